@@ -1,0 +1,178 @@
+"""A job: all claims that belong together, with its launches and the files they stand in."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from preflight.job.claim import WHOLE_JOB, Claim, Relation, Scope
+from preflight.job.span import Span
+from preflight.job.value import Unresolved, Value, join
+
+
+class NoteKind(enum.Enum):
+    """Why a source could say less about a file than it should."""
+
+    UNREADABLE = "unreadable"
+    MALFORMED = "malformed"
+    TOO_LARGE = "too-large"
+    TEMPLATE = "template"
+    MISSING = "missing"
+    OUTSIDE = "outside-root"
+    UNSUPPORTED = "unsupported"
+    CRASHED = "crashed"
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something about an input that limits what can be judged. `required`: the user selected this input."""
+
+    kind: NoteKind
+    message: str
+    span: Span
+    required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class InputFile:
+    """A file that was read. `path` is relative to the root; `kind` is the name of the source that read it."""
+
+    path: str
+    kind: str
+    sha256: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """One file names another: `role` is `script`, `config`, `hostfile`, `source`, `data`.
+
+    `target` is the path as it resolves from the root, forward slashes, not necessarily existing; `scope` is the
+    launch the reference belongs to, so that what the target claims is read in that scope.
+    """
+
+    target: str
+    role: str
+    span: Span
+    scope: Scope = WHOLE_JOB
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One command line that starts ranks.
+
+    Args:
+        id: `path:line`, with `#2` behind it for a second launch on the same line; also `Scope.launch`.
+        launcher: `torchrun`, `deepspeed`, `paddle`, `srun` (srun starts python itself), `mpirun`, `python`.
+        wrappers: what stands around it, outermost first: `("srun",)`.
+        program: the training script relative to the root, empty when it cannot be told.
+        arguments: words behind the program; None for one that is unresolved.
+        condition: branch under which it runs; empty = always.
+    """
+
+    id: str
+    launcher: str
+    span: Span
+    wrappers: tuple[str, ...] = ()
+    program: str = ""
+    arguments: tuple[str | None, ...] = ()
+    condition: str = ""
+
+    @property
+    def scope(self) -> Scope:
+        """The scope in which this launch's own claims are stated."""
+        return Scope(launch=self.id)
+
+
+@dataclass(frozen=True, slots=True)
+class Suppression:
+    """`# preflight: ignore[ID or name] reason` in a file; applies to findings on `line`."""
+
+    path: str
+    line: int
+    names: tuple[str, ...]
+    reason: str
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Everything the files say about one job.
+
+    `probable` marks a job put together by guesswork from sibling files (node0.sh, node1.sh): findings about it
+    are warnings at most.
+    """
+
+    name: str
+    files: tuple[InputFile, ...] = ()
+    launches: tuple[Launch, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    notes: tuple[Note, ...] = ()
+    references: tuple[Reference, ...] = ()
+    suppressions: tuple[Suppression, ...] = ()
+    probable: bool = False
+    _index: dict[str, tuple[Claim, ...]] = field(default_factory=dict, repr=False, compare=False)
+
+    def about(self, quantity: str, scope: Scope | None = None) -> tuple[Claim, ...]:
+        """Every claim about `quantity` that holds in `scope` (all of them without one), in file order."""
+        if not self._index:
+            index: dict[str, list[Claim]] = {}
+            for claim in self.claims:
+                index.setdefault(claim.quantity, []).append(claim)
+            self._index.update({name: tuple(found) for name, found in index.items()})
+        found = self._index.get(quantity, ())
+        if scope is None:
+            return found
+        return tuple(claim for claim in found if claim.scope.covers(scope))
+
+    def setting(self, quantity: str, scope: Scope = WHOLE_JOB) -> tuple[Claim, ...]:
+        """The claims that set `quantity` in `scope` and are in force there.
+
+        The strongest win, among them the narrowest; several are returned only where branches give several.
+        """
+        return strongest(c for c in self.about(quantity, scope) if c.relation is Relation.SETS)
+
+    def requiring(self, quantity: str, scope: Scope = WHOLE_JOB) -> tuple[Claim, ...]:
+        """The claims that need `quantity` to equal something: per source, the ones in force."""
+        by_source: dict[str, list[Claim]] = {}
+        for claim in self.about(quantity, scope):
+            if claim.relation is Relation.REQUIRES:
+                by_source.setdefault(claim.source, []).append(claim)
+        return tuple(claim for found in by_source.values() for claim in strongest(found))
+
+    def value(self, quantity: str, scope: Scope = WHOLE_JOB) -> Value:
+        """What `quantity` will be in `scope`: what sets it, else what requires it, else unresolved."""
+        deciding = self.setting(quantity, scope) or self.requiring(quantity, scope)
+        if not deciding:
+            return Unresolved(f"nothing says what {quantity} is")
+        return join(claim.value for claim in deciding)
+
+    def environment(self, scope: Scope = WHOLE_JOB) -> Iterator[Claim]:
+        """The variables in force in `scope`, one claim a name unless branches give several."""
+        for quantity in sorted({c.quantity for c in self.claims if c.quantity.startswith("env.")}):
+            yield from self.setting(quantity, scope)
+
+    def launch(self, launch_id: str) -> Launch:
+        """The launch with this id. Raises KeyError when there is none."""
+        for launch in self.launches:
+            if launch.id == launch_id:
+                return launch
+        raise KeyError(launch_id)
+
+    def with_claims(self, more: Iterable[Claim]) -> Job:
+        """The same job with further claims."""
+        return replace(self, claims=(*self.claims, *more), _index={})
+
+
+def strongest(claims: Iterable[Claim]) -> tuple[Claim, ...]:
+    """Of claims that compete, the strongest, and of those the narrowest."""
+    kept: list[Claim] = []
+    best: tuple[int, int] | None = None
+    for claim in claims:
+        key = (int(claim.strength), claim.scope.specificity)
+        if best is None or key > best:
+            best, kept = key, [claim]
+        elif key == best:
+            kept.append(claim)
+    return tuple(kept)
