@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-Scalar: TypeAlias = "str | int | float | bool | None"
-Plain: TypeAlias = "Scalar | tuple[Scalar, ...]"
+Scalar: TypeAlias = str | int | float | bool | None
+Plain: TypeAlias = Scalar | tuple[Scalar, ...]
 
 #: More alternatives than this are not worth following; the value becomes unresolved.
 MOST_ALTERNATIVES = 16
@@ -39,7 +39,7 @@ class Unresolved:
     why: str
 
 
-Value: TypeAlias = "Known | OneOf | Unresolved"
+Value: TypeAlias = Known | OneOf | Unresolved
 
 
 def alternatives(value: Value) -> tuple[Plain, ...]:

@@ -1,0 +1,240 @@
+"""How a rule or check says what it found, and what is known about it: the contract plugin authors meet.
+
+A rule is a pure function from a job to verdicts; a check is a plan and a judgement, both pure. Neither touches a
+clock, a file, the network or a log. One decorated function with a docstring is a whole rule:
+
+    @rule("RDV001", "rendezvous-on-loopback", severity=Severity.ERROR, evidence=("pytorch/pytorch#73656",))
+    def rendezvous_on_loopback(job: Job) -> Iterator[Verdict]:
+        '''...docstring with the fixed headings...'''
+        for launch in job.launches:
+            ...
+            yield failed(launch.id, message, at=claim, remedy="...")
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from preflight.job import Claim, Job, Launch, Note, Span
+from preflight.outcome import Confidence, Evidence, Location, Severity, Status
+
+if TYPE_CHECKING:
+    from preflight.recording import Facts, Fleet
+    from preflight.request import Request
+
+_ID = re.compile(r"[A-Z]{3}[0-9]{3}")
+_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+
+#: The docstring of every rule and check has these headings, in this order.
+HEADINGS = ("What it checks", "Why it matters", "Example", "Fix", "Known limits", "Evidence")
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """What is known about a rule or check before it runs.
+
+    `profile` says from which strictness on it runs: `gate` (only what stops a job), `default`, `pedantic`.
+    `stage` is `preview` until its false-alarm rate is known, then `stable`.
+    """
+
+    id: str
+    name: str
+    severity: Severity
+    confidence: Confidence
+    profile: str
+    since: str
+    stage: str
+    needs: tuple[str, ...]
+    applies_to: str
+    fix: str
+    evidence: tuple[str, ...]
+    doc: str
+
+    def __post_init__(self) -> None:
+        if not _ID.fullmatch(self.id):
+            raise ValueError(f"{self.id!r} is no rule id: three capital letters and three digits are expected")
+        if not _NAME.fullmatch(self.name):
+            raise ValueError(f"{self.name!r} is no rule name: lower-case words joined by hyphens are expected")
+        if self.severity is Severity.ERROR and self.confidence is not Confidence.HIGH:
+            raise ValueError(f"{self.id}: only a rule of high confidence may be an error")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One statement of a rule or check about one subject; build it with `passed`, `failed`, `unknown`."""
+
+    status: Status
+    subject: str
+    message: str = ""
+    remedy: str = ""
+    locations: tuple[Location, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
+    nodes: tuple[str, ...] = ()
+    required: bool = False
+    severity: Severity | None = None
+    confidence: Confidence | None = None
+
+
+Place: TypeAlias = "Claim | Span | Launch | Note | Location"
+
+
+def passed(subject: str) -> Verdict:
+    """The subject was looked at and nothing is wrong with it."""
+    return Verdict(Status.PASS, subject)
+
+
+def not_applicable(subject: str, reason: str) -> Verdict:
+    """The subject is not of the kind this rule or check speaks of."""
+    return Verdict(Status.NOT_APPLICABLE, subject, reason)
+
+
+def unknown(subject: str, reason: str, *, required: bool = False, at: Place | None = None) -> Verdict:
+    """It could not be told, for this reason. `required` makes the whole verdict incomplete."""
+    locations = (place(at),) if at is not None else ()
+    return Verdict(Status.UNKNOWN, subject, reason, locations=locations, required=required)
+
+
+def failed(
+    subject: str,
+    message: str,
+    *,
+    at: Place | Evidence,
+    also: Sequence[Place | tuple[Place, str] | Evidence] = (),
+    nodes: Iterable[str] = (),
+    remedy: str,
+    severity: Severity | None = None,
+    confidence: Confidence | None = None,
+) -> Verdict:
+    """A fault, with its primary place or fact first; a fault without one cannot be stated.
+
+    Args:
+        message: what was seen and what was expected, quoting the user's own spelling.
+        at: the claim, span or fact to point at first.
+        also: further places, each alone or with a note, and further facts.
+        remedy: what to do, as concretely as it can be said.
+        severity, confidence: only to be milder than the rule's own.
+    """
+    locations: list[Location] = []
+    evidence: list[Evidence] = []
+    for item in (at, *also):
+        if isinstance(item, Evidence):
+            evidence.append(item)
+        elif isinstance(item, tuple):
+            locations.append(place(item[0], item[1]))
+        else:
+            locations.append(place(item))
+    return Verdict(
+        Status.FAIL,
+        subject,
+        message,
+        remedy,
+        tuple(locations),
+        tuple(evidence),
+        tuple(nodes),
+        severity=severity,
+        confidence=confidence,
+    )
+
+
+def place(item: Place, note: str = "") -> Location:
+    """The location of a claim, span, launch or note."""
+    if isinstance(item, Location):
+        return item
+    if isinstance(item, Span):
+        return Location.at(item, note)
+    if isinstance(item, Note):
+        return Location.at(item.span, note or item.message)
+    return Location.at(item.span, note)
+
+
+JudgeJob: TypeAlias = "Callable[[Job], Iterable[Verdict]]"
+PlanRequests: TypeAlias = "Callable[[Job, Fleet, Facts], Iterable[Request]]"
+JudgeFacts: TypeAlias = "Callable[[Job, Fleet, Facts], Iterable[Verdict]]"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A rule: judges a job from its claims alone."""
+
+    meta: Meta
+    judge: JudgeJob
+
+
+#: Stages of `check`, in the order they run; a check sees the facts of its own and all earlier stages.
+STAGES = ("node", "link", "smoke")
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A check: plans which facts the job makes necessary, and judges job and facts."""
+
+    meta: Meta
+    plan: PlanRequests
+    judge: JudgeFacts
+    when: str = "node"
+
+
+def rule(
+    id: str,
+    name: str,
+    *,
+    severity: Severity,
+    confidence: Confidence = Confidence.HIGH,
+    profile: str = "default",
+    needs: Sequence[str] = (),
+    applies_to: str = "",
+    since: str = "0.1",
+    stage: str = "preview",
+    fix: str = "none",
+    evidence: Sequence[str],
+) -> Callable[[JudgeJob], Rule]:
+    """Make a rule of a function. `evidence` names public issues or documents; there must be one.
+
+    Raises ValueError for a malformed id or name, an error of less than high confidence, or no evidence.
+    """
+    if not evidence:
+        raise ValueError(f"{id}: a rule needs a public issue or document")
+
+    def decorate(function: JudgeJob) -> Rule:
+        doc = function.__doc__ or ""
+        meta = Meta(
+            id, name, severity, confidence, profile, since, stage, tuple(needs), applies_to, fix, tuple(evidence), doc
+        )
+        return Rule(meta, function)
+
+    return decorate
+
+
+def check(
+    id: str,
+    name: str,
+    *,
+    plan: PlanRequests,
+    when: str = "node",
+    severity: Severity,
+    confidence: Confidence = Confidence.HIGH,
+    profile: str = "default",
+    needs: Sequence[str] = (),
+    applies_to: str = "",
+    since: str = "0.1",
+    stage: str = "preview",
+    fix: str = "none",
+    evidence: Sequence[str],
+) -> Callable[[JudgeFacts], Check]:
+    """Make a check of its judging function and the function that plans its requests."""
+    if when not in STAGES:
+        raise ValueError(f"{id}: {when!r} is no stage; stages are {', '.join(STAGES)}")
+    if not evidence:
+        raise ValueError(f"{id}: a check needs a public issue or document")
+
+    def decorate(function: JudgeFacts) -> Check:
+        doc = function.__doc__ or ""
+        meta = Meta(
+            id, name, severity, confidence, profile, since, stage, tuple(needs), applies_to, fix, tuple(evidence), doc
+        )
+        return Check(meta, plan, function, when)
+
+    return decorate

@@ -1,0 +1,136 @@
+"""What came out of judging: an outcome per rule or check and subject, and a finding for each fault."""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from dataclasses import dataclass, field
+
+from preflight.job import Span
+
+
+class Status(enum.Enum):
+    """The four outcomes. `UNKNOWN` is never read as passed."""
+
+    PASS = "pass"
+    FAIL = "fail"
+    UNKNOWN = "unknown"
+    NOT_APPLICABLE = "not-applicable"
+
+
+class Severity(enum.Enum):
+    """`ERROR`: the job fails, hangs or trains wrong. `WARNING`: likely waste or fragility."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    INFO = "info"
+
+    @property
+    def rank(self) -> int:
+        """Higher is worse."""
+        return {"info": 0, "warning": 1, "error": 2}[self.value]
+
+
+class Confidence(enum.Enum):
+    """How sure a finding is; only `HIGH` may be an error."""
+
+    HIGH = "high"
+    MEDIUM = "medium"
+    LOW = "low"
+
+
+class VerdictKind(enum.Enum):
+    """The one-word answer of a run."""
+
+    GO = "go"
+    NO_GO = "no-go"
+    INCOMPLETE = "incomplete"
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A place of a finding: path relative to the root, 1-based line and column, the line itself and a note."""
+
+    path: str
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+    snippet: str = ""
+    note: str = ""
+
+    @classmethod
+    def at(cls, span: Span, note: str = "") -> Location:
+        """The location of `span`."""
+        return cls(span.path, span.line, span.column, span.end_line, span.end_column, span.snippet, note)
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What was seen on a node (or nowhere in particular) and what should have been.
+
+    `fact` names the probe; `command` is what a person can run to see it too; `at_s` counts from the run's start.
+    """
+
+    fact: str
+    observed: str
+    expected: str = ""
+    command: str = ""
+    node: str = ""
+    at_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One fault. One fault on 512 nodes is one finding with the nodes listed."""
+
+    id: str
+    name: str
+    severity: Severity
+    confidence: Confidence
+    message: str
+    subject: str
+    locations: tuple[Location, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
+    nodes: tuple[str, ...] = ()
+    remedy: str = ""
+    suppression: str = ""
+    fingerprint: str = field(default="")
+
+    def __post_init__(self) -> None:
+        if not self.locations and not self.evidence:
+            raise ValueError(f"finding {self.id} names neither a place nor a fact")
+        if self.severity is Severity.ERROR and self.confidence is not Confidence.HIGH:
+            raise ValueError(f"finding {self.id}: only a finding of high confidence may be an error")
+        if not self.fingerprint:
+            object.__setattr__(self, "fingerprint", self._fingerprint())
+
+    def _fingerprint(self) -> str:
+        """A hash that survives moved lines: rule, subject, and the text (not the number) of the first line."""
+        first = self.locations[0] if self.locations else None
+        place = (first.path, " ".join(first.snippet.split())) if first else ("", "")
+        parts = (self.id, *place, ",".join(self.nodes) if not first else "", _without_lines(self.subject))
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
+
+
+def _without_lines(subject: str) -> str:
+    """A launch id (`train.sbatch:12`) without its line number."""
+    head, _, tail = subject.rpartition(":")
+    return head if head and tail.split("#")[0].isdigit() else subject
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one rule or check says of one subject (a launch, a node, a pair of nodes, a file).
+
+    `required`: an unknown outcome makes the verdict incomplete, because a selected input or a claim of the job
+    depends on it.
+    """
+
+    id: str
+    name: str
+    status: Status
+    subject: str
+    reason: str = ""
+    required: bool = False
+    finding: Finding | None = None
