@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
+import functools
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from preflight.job.claim import WHOLE_JOB, Claim, Relation, Scope
 from preflight.job.span import Span
@@ -96,7 +97,7 @@ class Suppression:
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Job:
     """Everything the files say about one job.
 
@@ -112,16 +113,17 @@ class Job:
     references: tuple[Reference, ...] = ()
     suppressions: tuple[Suppression, ...] = ()
     probable: bool = False
-    _index: dict[str, tuple[Claim, ...]] = field(default_factory=dict, repr=False, compare=False)
+
+    @functools.cached_property
+    def _by_quantity(self) -> dict[str, tuple[Claim, ...]]:
+        index: dict[str, list[Claim]] = {}
+        for claim in self.claims:
+            index.setdefault(claim.quantity, []).append(claim)
+        return {name: tuple(found) for name, found in index.items()}
 
     def about(self, quantity: str, scope: Scope | None = None) -> tuple[Claim, ...]:
         """Every claim about `quantity` that holds in `scope` (all of them without one), in file order."""
-        if not self._index:
-            index: dict[str, list[Claim]] = {}
-            for claim in self.claims:
-                index.setdefault(claim.quantity, []).append(claim)
-            self._index.update({name: tuple(found) for name, found in index.items()})
-        found = self._index.get(quantity, ())
+        found = self._by_quantity.get(quantity, ())
         if scope is None:
             return found
         return tuple(claim for claim in found if claim.scope.covers(scope))
@@ -150,7 +152,7 @@ class Job:
 
     def environment(self, scope: Scope = WHOLE_JOB) -> Iterator[Claim]:
         """The variables in force in `scope`, one claim a name unless branches give several."""
-        for quantity in sorted({c.quantity for c in self.claims if c.quantity.startswith("env.")}):
+        for quantity in sorted(name for name in self._by_quantity if name.startswith("env.")):
             yield from self.setting(quantity, scope)
 
     def launch(self, launch_id: str) -> Launch:
@@ -162,7 +164,7 @@ class Job:
 
     def with_claims(self, more: Iterable[Claim]) -> Job:
         """The same job with further claims."""
-        return replace(self, claims=(*self.claims, *more), _index={})
+        return replace(self, claims=(*self.claims, *more))
 
 
 def strongest(claims: Iterable[Claim]) -> tuple[Claim, ...]:
