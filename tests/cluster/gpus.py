@@ -1,0 +1,102 @@
+"""Virtual GPUs: what the stub NVML library answers on one node."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .namespace import ClusterError
+
+__all__ = ["CONFIGURATION", "LIBRARY", "Gpu", "Gpus", "NvmlError", "compile_stub", "library_folder"]
+
+CONFIGURATION = "/run/stub-nvml.conf"
+LIBRARY = "/run/libnvidia-ml.so.1"
+_SOURCE = Path(__file__).with_name("stub_nvml.c")
+
+
+class NvmlError:
+    """The nvmlReturn_t numbers that a node can be made to answer (nvml.h)."""
+
+    DRIVER_NOT_LOADED = 9
+    GPU_IS_LOST = 15
+    LIB_RM_VERSION_MISMATCH = 18
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One device; `more` holds further keys of `stub_nvml.c`, such as `ecc_uncorrected`."""
+
+    name: str = "NVIDIA A100-SXM4-80GB"
+    memory_total_bytes: int = 80 * 2**30
+    memory_used_bytes: int = 500 * 2**20
+    compute_capability: str = "8.0"
+    pci_bus_id: str = ""
+    uuid: str = ""
+    more: Mapping[str, int | str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Gpus:
+    """The driver and devices of one node; `init_error` is answered instead of anything else."""
+
+    devices: tuple[Gpu, ...] = ()
+    driver_version: str = "535.183.01"
+    cuda_driver_version: int = 12020
+    init_error: int = 0
+
+    def text(self, node: str) -> str:
+        """The configuration file; identities left empty are made up, different for every device."""
+        lines = [
+            f"init_error={self.init_error}",
+            f"driver={self.driver_version}",
+            f"nvml={self.cuda_driver_version // 1000}.{self.driver_version}",
+            f"cuda={self.cuda_driver_version}",
+            f"count={len(self.devices)}",
+        ]
+        for index, gpu in enumerate(self.devices):
+            digest = hashlib.sha256(f"{node} {index}".encode()).hexdigest()
+            made_up = f"GPU-{digest[:8]}-{digest[8:12]}-{digest[12:16]}-{digest[16:20]}-{digest[20:32]}"
+            values: dict[str, int | str] = {
+                "name": gpu.name,
+                "uuid": gpu.uuid or made_up,
+                "pci_bus_id": gpu.pci_bus_id or f"00000000:{0x10 + index:02X}:00.0",
+                "memory_total": gpu.memory_total_bytes,
+                "memory_used": gpu.memory_used_bytes,
+                "compute_capability": gpu.compute_capability,
+                "minor_number": index,
+                **gpu.more,
+            }
+            lines += [f"gpu{index}.{key}={value}" for key, value in values.items()]
+        return "\n".join(lines) + "\n"
+
+
+def compile_stub() -> Path:
+    """The compiled stub, cached by the content of its source in a folder only we can write."""
+    folder = Path(tempfile.gettempdir()) / f"preflight-stub-nvml-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.is_symlink() or folder.stat().st_uid != os.getuid() or folder.stat().st_mode & 0o022:
+        raise ClusterError(f"{folder} is not ours alone: remove it")
+    library = folder / f"{hashlib.sha256(_SOURCE.read_bytes()).hexdigest()[:16]}.so"
+    if not library.exists():
+        # Compile beside and rename, so that nobody ever loads half a library.
+        partial = library.with_suffix(f".{os.getpid()}")
+        command = ["cc", "-shared", "-fPIC", "-O1", "-o", str(partial), str(_SOURCE)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        if done.returncode != 0:
+            raise ClusterError(f"stub NVML does not compile: {done.stderr}")
+        partial.rename(library)
+    return library
+
+
+def library_folder() -> str:
+    """The folder that holds this process's C library, where the loader looks without being told."""
+    for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
+        path = Path(line.split()[-1])
+        if path.name.startswith("libc.so") or path.name.startswith("libc-"):
+            return str(path.parent)
+    raise ClusterError("no C library among this process's mappings")
