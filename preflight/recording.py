@@ -251,3 +251,12 @@ def _recording_adapter() -> Any:
     if "" not in _adapters:
         _adapters[""] = TypeAdapter(Recording)
     return _adapters[""]
+
+
+def schema() -> dict[str, Any]:
+    """JSON Schema (2020-12) of what `save` writes."""
+    found = _recording_adapter().json_schema(mode="serialization")
+    found["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    found["title"] = "preflight recording"
+    assert isinstance(found, dict)
+    return found

@@ -1,0 +1,16 @@
+"""`python -m preflight`, without the working directory on the import path.
+
+The tree that is linted is often the working directory, and nothing in it may be imported.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+if sys.path and sys.path[0] in ("", os.getcwd()):
+    del sys.path[0]
+
+from preflight.cli import main
+
+main()

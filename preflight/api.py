@@ -1,0 +1,146 @@
+"""The verbs as functions. They never print and never exit; a user's mistake raises `UsageError`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from preflight import __version__, catalog
+from preflight.errors import UsageError
+from preflight.recording import Configuration, Recording, load
+from preflight.report import Report, report_on
+
+if TYPE_CHECKING:
+    from preflight.job import Job
+    from preflight.run import CheckOptions, Progress
+
+
+def lint(
+    paths: Sequence[str | Path] = (".",),
+    *,
+    root: str | Path | None = None,
+    configuration: Configuration | None = None,
+) -> Report:
+    """Judge the jobs in `paths` from their files alone. Nothing in them is executed.
+
+    Args:
+        paths: files or directories; several files named together are read as one job.
+        root: directory that references may not leave, and to which paths in the report are relative. Without it
+            the nearest directory above that holds all paths and the working directory.
+
+    Raises:
+        UsageError: a path does not exist, or lies outside `root`.
+    """
+    jobs = jobs_in(paths, root=root)
+    return judge(
+        Recording(
+            jobs=jobs, created=_now(), tool_version=__version__, configuration=configuration or Configuration()
+        )
+    )
+
+
+def check(
+    paths: Sequence[str | Path],
+    options: CheckOptions,
+    *,
+    root: str | Path | None = None,
+    configuration: Configuration | None = None,
+    progress: Progress | None = None,
+) -> tuple[Recording, Report]:
+    """Lint the job in `paths`, look at its nodes and between them, train a few steps, and judge what was recorded.
+
+    Raises:
+        UsageError: the paths hold no job or several, or the nodes cannot be told.
+    """
+    from preflight.run import record
+
+    jobs = jobs_in(paths, root=root)
+    recording = record(
+        Recording(
+            jobs=jobs,
+            created=_now(),
+            tool_version=__version__,
+            configuration=configuration or Configuration(),
+            verb="check",
+        ),
+        options,
+        catalog.rules(),
+        catalog.checks(),
+        progress=progress,
+    )
+    return recording, judge(recording)
+
+
+def judge(recording: Recording | str | Path) -> Report:
+    """The report on a recording, or on the file one was saved to: the same verdict again, with no cluster.
+
+    Raises:
+        UsageError: the file cannot be read or is no recording.
+    """
+    if not isinstance(recording, Recording):
+        recording = _load(Path(recording))
+    return report_on(
+        recording,
+        catalog.rules(),
+        catalog.checks() if recording.verb != "lint" else (),
+        plugins=_plugins(),
+        broken=_broken(recording.verb),
+    )
+
+
+def jobs_in(paths: Sequence[str | Path], *, root: str | Path | None = None) -> tuple[Job, ...]:
+    """The jobs that the files in `paths` describe.
+
+    Raises:
+        UsageError: a path does not exist, or lies outside `root`.
+    """
+    from preflight.assemble import assemble
+
+    chosen = [Path(path) for path in paths] or [Path(".")]
+    for path in chosen:
+        if not path.exists() and not path.is_symlink():
+            raise UsageError(f"{path} does not exist; name a job's script, its configuration or a directory")
+    top = Path(root) if root is not None else _common_root(chosen)
+    if not top.is_dir():
+        raise UsageError(f"the root {top} is not a directory")
+    return assemble(top, chosen, sources=catalog.sources())
+
+
+def _common_root(paths: Sequence[Path]) -> Path:
+    """The working directory when everything lies in it, else the directory that holds all paths."""
+    here = Path.cwd().resolve()
+    folders = [path.resolve() if path.is_dir() else path.absolute().parent.resolve() for path in paths]
+    if all(folder == here or here in folder.parents for folder in folders):
+        return here
+    top = folders[0]
+    while not all(folder == top or top in folder.parents for folder in folders):
+        top = top.parent
+    return top
+
+
+def _load(path: Path) -> Recording:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+    try:
+        return load(data)
+    except ValueError as error:
+        lines = [line.strip() for line in str(error).splitlines()[:4]]
+        raise UsageError(f"{path} is no recording of this version of preflight: {' '.join(lines)}") from None
+
+
+def _plugins() -> tuple[str, ...]:
+    groups = (catalog.SOURCES, catalog.RULES)
+    return tuple(sorted({plugin for group in groups for plugin in catalog.load(group).plugins}))
+
+
+def _broken(verb: str) -> tuple[catalog.Broken, ...]:
+    groups = (catalog.SOURCES, catalog.RULES) if verb == "lint" else (catalog.SOURCES, catalog.RULES, catalog.CHECKS)
+    return tuple(broken for group in groups for broken in catalog.load(group).broken)
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).astimezone().isoformat(timespec="seconds")

@@ -1,0 +1,271 @@
+"""The command line: click verbs that call `preflight.api` and turn its answer into output and an exit code.
+
+Nothing heavier than click is imported before a verb runs, so that `--help` stays quick.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from preflight import __version__
+
+if TYPE_CHECKING:
+    from preflight.recording import Configuration
+    from preflight.report import Report
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+
+
+@click.group(context_settings=_SETTINGS)
+@click.version_option(__version__, "--version", prog_name="preflight", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Finds what will kill or hang a distributed training job, before it is submitted.
+
+    \b
+    preflight lint  train.sbatch           read the job's files; no cluster needed
+    preflight check train.sbatch --hosts node[1-4]
+                                           lint, then look at the nodes, between them, and train a few steps
+    preflight judge recording.json         the same verdict again from a saved recording
+
+    Exit codes: 0 go, 1 no-go, 2 usage, 3 incomplete, 4 nothing to do, 5 a bug in preflight.
+    """
+
+
+def _judging(function: F) -> F:
+    """The options of every verb that judges."""
+    for option in reversed(
+        (
+            click.option(
+                "-o",
+                "--output",
+                "outputs",
+                multiple=True,
+                metavar="FORMAT[:FILE]",
+                help="Write the report as text (default), json or sarif; to FILE, or to standard output. Repeatable.",
+            ),
+            click.option(
+                "--profile",
+                type=click.Choice(["gate", "default", "pedantic"]),
+                default="default",
+                show_default=True,
+                help="gate: only what stops a job; pedantic: everything.",
+            ),
+            click.option("--select", multiple=True, metavar="ID", help="Only these rules and checks, or areas (NET)."),
+            click.option("--ignore", multiple=True, metavar="ID", help="Leave these rules and checks out."),
+            click.option(
+                "--fail-on",
+                type=click.Choice(["error", "warning", "info"]),
+                default="error",
+                show_default=True,
+                help="The mildest finding that makes the verdict no-go.",
+            ),
+            click.option("--allow-incomplete", is_flag=True, help="Exit 0 instead of 3 when something could not be told."),
+            click.option("-v", "--verbose", is_flag=True, help="Also list what passed and what did not apply."),
+            click.option("--color/--no-color", default=None, help="Colours; without it, on a terminal unless NO_COLOR is set."),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+_ROOT = click.option(
+    "--root",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="Directory that references may not leave. Default: the working directory, or what holds all paths.",
+)
+
+
+@cli.command()
+@click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
+@_ROOT
+@_judging
+def lint(paths: tuple[Path, ...], root: Path | None, **judging: Any) -> int:
+    """Judge jobs from their files alone.
+
+    PATHS are scripts, configuration files or directories (default: the working directory). Files named together
+    are read as one job; files they refer to are followed. Nothing is executed.
+    """
+    from preflight import api
+
+    report = api.lint(paths or (Path("."),), root=root, configuration=_configuration(judging))
+    return _deliver(report, judging)
+
+
+@cli.command()
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--hosts", metavar="HOSTS", help="The job's nodes in rank order: node[1-4] or a,b,c.")
+@click.option("--hostfile", type=click.Path(path_type=Path, dir_okay=False, exists=True), help="Take the nodes from here.")
+@click.option(
+    "--on",
+    "executor",
+    metavar="EXECUTOR",
+    help="How nodes are reached: ssh (default with hosts) or local (processes on this machine).",
+)
+@click.option("--trust-job", is_flag=True, help="Use hosts, interpreter and environment that the job's files name.")
+@click.option("--python", metavar="PATH", help="Interpreter on the nodes that the ranks run with.")
+@click.option("--directory", metavar="DIR", help="Working directory of the ranks on the nodes.")
+@click.option("--prelude", is_flag=True, help="Run the job's set-up lines (module load ...) on the nodes; needs --trust-job.")
+@click.option(
+    "--until",
+    type=click.Choice(["node", "link", "smoke"]),
+    default="smoke",
+    show_default=True,
+    help="Last stage: facts of nodes, links between them, or the short training run.",
+)
+@click.option("--keep-going", is_flag=True, help="Run the smoke stage even after errors that will surely stop it.")
+@click.option("--save", type=click.Path(path_type=Path, dir_okay=False), help="Keep the recording here, for judge.")
+@click.option("--steps", type=click.IntRange(1, 1000), default=8, show_default=True, help="Training steps of the smoke run.")
+@click.option(
+    "--node-deadline", type=click.FloatRange(0.5, 600), default=10.0, show_default=True, metavar="S", help="For the facts of a node."
+)
+@click.option(
+    "--link-deadline", type=click.FloatRange(0.5, 600), default=10.0, show_default=True, metavar="S", help="For one round of links."
+)
+@click.option(
+    "--smoke-deadline", type=click.FloatRange(1, 3600), default=60.0, show_default=True, metavar="S", help="For the smoke run."
+)
+@_ROOT
+@_judging
+def check(paths: tuple[Path, ...], root: Path | None, save: Path | None, **options: Any) -> int:
+    """Lint a job, then look at its nodes, between them, and train a few steps on them.
+
+    PATHS are the job's files, as for lint. Nothing is installed on the nodes and nothing of preflight stays there.
+    """
+    from preflight import api
+    from preflight.recording import save as dump
+    from preflight.reporters.live import live_progress
+    from preflight.run import CheckOptions
+
+    names = CheckOptions.field_names()
+    chosen = CheckOptions(**{name: options[name] for name in names if name in options})
+    with live_progress(sys.stderr) as progress:
+        recording, report = api.check(paths, chosen, root=root, configuration=_configuration(options), progress=progress)
+    if save is not None:
+        _write(save, dump(recording))
+    return _deliver(report, options)
+
+
+@cli.command()
+@click.argument("recording", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--allow-incomplete", is_flag=True, help="Exit 0 instead of 3 when something could not be told.")
+@click.option("-o", "--output", "outputs", multiple=True, metavar="FORMAT[:FILE]", help="As for lint.")
+@click.option("-v", "--verbose", is_flag=True, help="Also list what passed and what did not apply.")
+@click.option("--color/--no-color", default=None, help="As for lint.")
+def judge(recording: Path, allow_incomplete: bool, **judging: Any) -> int:
+    """Judge a saved recording again: the same verdict and findings, with no cluster."""
+    from preflight import api
+
+    report = api.judge(recording)
+    if allow_incomplete and report.exit_code == 3:
+        from dataclasses import replace
+
+        report = replace(report, exit_code=0)
+    return _deliver(report, judging)
+
+
+@cli.command()
+@click.argument("name", metavar="ID")
+def explain(name: str) -> int:
+    """Print what a rule or check looks for, why it matters and how to fix it."""
+    from preflight.explain import explanation
+
+    click.echo(explanation(name))
+    return 0
+
+
+@cli.command()
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def rules(output: str) -> int:
+    """List every rule and check."""
+    from preflight.explain import listing
+
+    click.echo(listing(output), nl=False)
+    return 0
+
+
+@cli.command()
+@click.argument("document", type=click.Choice(["report", "recording"]), default="report")
+def schema(document: str) -> int:
+    """Print the JSON Schema of the report or of a recording."""
+    import json
+
+    from preflight import recording, report
+
+    found = report.schema() if document == "report" else recording.schema()
+    click.echo(json.dumps(found, indent=2, sort_keys=True))
+    return 0
+
+
+def _configuration(options: dict[str, Any]) -> Configuration:
+    from preflight.recording import Configuration
+
+    return Configuration(
+        profile=options["profile"],
+        select=tuple(options["select"]),
+        ignore=tuple(options["ignore"]),
+        fail_on=options["fail_on"],
+        allow_incomplete=options["allow_incomplete"],
+    )
+
+
+def _deliver(report: Report, options: dict[str, Any]) -> int:
+    """Write the report in every format asked for; the exit code is the report's own."""
+    from preflight.deliver import deliver
+
+    deliver(report, options["outputs"], color=options["color"], verbose=options["verbose"])
+    return report.exit_code
+
+
+def _write(path: Path, data: bytes) -> None:
+    from preflight.errors import UsageError
+
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def main() -> None:
+    """The `preflight` command: every way out of it has one of the documented exit codes."""
+    sys.exit(_run(sys.argv[1:]))
+
+
+def _run(arguments: list[str]) -> int:
+    try:
+        code = cli.main(arguments, prog_name="preflight", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return 2
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        click.echo("preflight: interrupted", err=True)
+        return 130
+    except BrokenPipeError:
+        # Whoever read our output went away (`| head`): nothing to say, and nobody to say it to.
+        sys.stderr.close()
+        return 1
+    except Exception as error:
+        from preflight.errors import UsageError
+
+        if isinstance(error, UsageError):
+            click.echo(f"preflight: {error}", err=True)
+            return 2
+        import traceback
+
+        traceback.print_exc()
+        click.echo(
+            f"preflight {__version__}: this is a bug in preflight, not in your job; please report it with the lines above",
+            err=True,
+        )
+        return 5
+    return code if isinstance(code, int) else 0
+
+
+if __name__ == "__main__":
+    main()

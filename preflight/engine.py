@@ -1,0 +1,127 @@
+"""Judging: every selected rule and check over a recording, each isolated from the others.
+
+Pure but for the code of the rules themselves: the same recording gives the same outcomes in the same order.
+"""
+
+from __future__ import annotations
+
+import functools
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from preflight.job import Job
+from preflight.judgement import STAGES, Check, Meta, Rule, Verdict
+from preflight.outcome import Confidence, Evidence, Finding, Location, Outcome, Severity, Status
+from preflight.recording import Configuration, Facts, Fleet, Recording
+
+_PROFILES = ("gate", "default", "pedantic")
+
+
+def selected(meta: Meta, configuration: Configuration) -> bool:
+    """Whether the configuration wants this rule or check: by profile, then `select`, then `ignore`."""
+    if _matches(meta, configuration.ignore):
+        return False
+    if configuration.select:
+        return _matches(meta, configuration.select)
+    return _PROFILES.index(meta.profile) <= _PROFILES.index(configuration.profile)
+
+
+def _matches(meta: Meta, names: Sequence[str]) -> bool:
+    return any(name == meta.name or (name and meta.id.startswith(name.upper())) for name in names)
+
+
+def outcomes_of(recording: Recording, rules: Sequence[Rule], checks: Sequence[Check]) -> tuple[Outcome, ...]:
+    """All outcomes of a recording, ordered by id, then job, then the order in which they were stated."""
+    found: list[Outcome] = []
+    configuration = recording.configuration
+    for rule in rules:
+        if selected(rule.meta, configuration):
+            for job in recording.jobs:
+                found.extend(_isolated(rule.meta, job, functools.partial(rule.judge, job)))
+    if recording.verb != "lint":
+        found.extend(_outcomes_of_checks(recording, checks))
+    return tuple(sorted(found, key=lambda outcome: outcome.id))
+
+
+def _outcomes_of_checks(recording: Recording, checks: Sequence[Check]) -> Iterator[Outcome]:
+    fleet = Fleet(recording.nodes)
+    facts = Facts(recording.facts, recording.events)
+    skipped = {stage.name: stage.skipped for stage in recording.stages if stage.skipped}
+    ran = {stage.name for stage in recording.stages if not stage.skipped}
+    for check in sorted(checks, key=lambda c: (STAGES.index(c.when), c.meta.id)):
+        if not selected(check.meta, recording.configuration):
+            continue
+        for job in recording.jobs:
+            if check.when in ran:
+                yield from _isolated(check.meta, job, functools.partial(check.judge, job, fleet, facts))
+            elif check.when in skipped:
+                reason = f"the {check.when} stage did not run: {skipped[check.when]}"
+                yield _outcome(check.meta, job, Verdict(Status.UNKNOWN, job.name, reason))
+
+
+def _isolated(meta: Meta, job: Job, judge: Callable[[], Iterable[Verdict]]) -> Iterator[Outcome]:
+    """The outcomes of one evaluation; one that crashes says so instead of disturbing the others."""
+    try:
+        for verdict in judge():
+            yield _outcome(meta, job, verdict)
+    except Exception:
+        reason = f"{meta.id} {meta.name} crashed, which is a bug in it:\n{traceback.format_exc(limit=-4)}"
+        yield Outcome(meta.id, meta.name, Status.UNKNOWN, job.name, reason, required=True)
+
+
+def _outcome(meta: Meta, job: Job, verdict: Verdict) -> Outcome:
+    finding = _finding(meta, job, verdict) if verdict.status is Status.FAIL else None
+    return Outcome(
+        id=meta.id,
+        name=meta.name,
+        status=verdict.status,
+        subject=verdict.subject,
+        reason=verdict.message if verdict.status is not Status.FAIL else "",
+        required=verdict.required,
+        finding=finding,
+    )
+
+
+def _finding(meta: Meta, job: Job, verdict: Verdict) -> Finding:
+    confidence = verdict.confidence or meta.confidence
+    severity = _mildest(verdict.severity, meta.severity)
+    if severity is Severity.ERROR and (confidence is not Confidence.HIGH or job.probable):
+        severity = Severity.WARNING
+    return Finding(
+        id=meta.id,
+        name=meta.name,
+        severity=severity,
+        confidence=confidence,
+        message=verdict.message,
+        subject=verdict.subject,
+        locations=verdict.locations,
+        evidence=verdict.evidence,
+        nodes=verdict.nodes,
+        remedy=verdict.remedy,
+    )
+
+
+def _mildest(said: Severity | None, most: Severity) -> Severity:
+    return said if said is not None and said.rank < most.rank else most
+
+
+def fold(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """One finding for each fault: those of equal fingerprint and place become one, with all nodes listed."""
+    kept: dict[tuple[str, tuple[Location, ...], str], Finding] = {}
+    for finding in findings:
+        key = (finding.fingerprint, finding.locations, finding.message)
+        first = kept.get(key)
+        if first is None:
+            kept[key] = finding
+            continue
+        nodes = tuple(dict.fromkeys((*first.nodes, *finding.nodes)))
+        evidence: tuple[Evidence, ...] = tuple(dict.fromkeys((*first.evidence, *finding.evidence)))
+        kept[key] = replace(first, nodes=nodes, evidence=evidence)
+    return tuple(sorted(kept.values(), key=_order))
+
+
+def _order(finding: Finding) -> tuple[int, str, str, int, int, str]:
+    first = finding.locations[0] if finding.locations else None
+    path, line, column = (first.path, first.line, first.column) if first else ("", 0, 0)
+    return (-finding.severity.rank, finding.id, path, line, column, finding.message)

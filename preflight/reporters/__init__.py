@@ -1,0 +1,7 @@
+"""One reporter a format; the pack names them without importing them."""
+
+PACK = (
+    "preflight.reporters.text:REPORTER",
+    "preflight.reporters.json:REPORTER",
+    "preflight.reporters.sarif:REPORTER",
+)

@@ -1,0 +1,31 @@
+"""What a reporter is: it turns a report into the bytes of one format and does nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from preflight.report import Report
+
+
+class ReporterError(Exception):
+    """A report cannot be written in this format."""
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How a person's terminal wants it: width in columns, colours or not, and how much to say."""
+
+    width: int = 100
+    color: bool = False
+    verbose: bool = False
+
+
+class Reporter(Protocol):
+    """Writes one format. `name` is what `--output` takes."""
+
+    name: str
+
+    def render(self, report: Report, style: Style) -> bytes:
+        """The whole report in this format; the same report gives the same bytes."""
+        ...

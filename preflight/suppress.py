@@ -1,0 +1,44 @@
+"""Suppression: which findings a comment in the user's file takes out of the verdict, and which comments are idle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from preflight.job import Job, Suppression
+from preflight.outcome import Finding
+
+
+@dataclass(frozen=True, slots=True)
+class Sifted:
+    """Findings that count, findings that a comment suppressed, and comments that suppressed nothing."""
+
+    kept: tuple[Finding, ...]
+    suppressed: tuple[Finding, ...]
+    unused: tuple[Suppression, ...]
+
+
+def sift(findings: Iterable[Finding], jobs: Sequence[Job]) -> Sifted:
+    """Apply every job's suppressions to the findings whose primary place lies on a suppressed line."""
+    suppressions = tuple(dict.fromkeys(s for job in jobs for s in job.suppressions))
+    used: set[Suppression] = set()
+    kept: list[Finding] = []
+    taken: list[Finding] = []
+    for finding in findings:
+        match = next((s for s in suppressions if _applies(s, finding)), None)
+        if match is None:
+            kept.append(finding)
+            continue
+        used.add(match)
+        taken.append(replace(finding, suppression=match.reason or "no reason given"))
+    unused = tuple(s for s in suppressions if s not in used)
+    return Sifted(tuple(kept), tuple(taken), unused)
+
+
+def _applies(suppression: Suppression, finding: Finding) -> bool:
+    if not finding.locations:
+        return False
+    first = finding.locations[0]
+    if (first.path, first.line) != (suppression.path, suppression.line):
+        return False
+    return finding.id in suppression.names or finding.name in suppression.names
