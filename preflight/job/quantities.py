@@ -61,6 +61,9 @@ _ALL = (
     Quantity("expert_parallel_size", int, "ranks that share the experts"),
     Quantity("data_parallel_size", int, "model replicas"),
     Quantity("zero_stage", int, "DeepSpeed ZeRO stage"),
+    Quantity("fp16_enabled", bool, "DeepSpeed fp16.enabled"),
+    Quantity("bf16_enabled", bool, "DeepSpeed bf16.enabled"),
+    Quantity("elasticity_enabled", bool, "DeepSpeed elasticity: the batch sizes are then computed, not read"),
     # Parameter servers.
     Quantity("ps_mode", bool, "the launch starts parameter servers and trainers, not a collective job"),
     Quantity("ps_servers", int, "parameter servers in all", "servers"),
@@ -74,7 +77,11 @@ _ALL = (
     # What the training script does.
     Quantity("script", str, "the training script, relative to the root"),
     Quantity("uses_ddp", bool, "wraps a model in DistributedDataParallel"),
-    Quantity("distributed_sampler", str, "variable a DistributedSampler is bound to"),
+    Quantity("uses_fsdp", bool, "wraps a model in FullyShardedDataParallel or fully_shard"),
+    Quantity("training_framework", str, "library whose trainer drives the loop (and calls set_epoch itself)"),
+    Quantity("local_rank_argument", str, "spelling of the local-rank option the script declares"),
+    Quantity("dataloader", str, "variable a DataLoader is bound to; its other claims name this one in `because`"),
+    Quantity("distributed_sampler", str, "variable a DistributedSampler is bound to; empty when to none"),
     Quantity("sampler_shuffle", bool, "whether that sampler shuffles"),
     Quantity("set_epoch_called", bool, "set_epoch is called somewhere in the script"),
     Quantity("dataloader_workers", int, "DataLoader num_workers", "processes"),

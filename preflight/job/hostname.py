@@ -1,0 +1,54 @@
+"""Which texts may be used as the name of a host.
+
+Host names come out of files that strangers wrote and end up on the command lines of ssh and srun. So the
+grammar is strict: what it lets through can be no option, no shell syntax, no path and no user name.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+
+#: RFC 1035: a whole name has at most 253 characters, one label at most 63.
+LONGEST_NAME = 253
+#: Underscores are no part of RFC 952, but container and cloud host names have them and resolvers accept them.
+_LABEL = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?", re.ASCII)
+
+
+def is_hostname(text: str) -> bool:
+    """Whether `text` is a DNS name, an IPv4 or an IPv6 address (no brackets, no zone), and nothing else.
+
+    Never true for something that begins with `-`, holds a space, a shell metacharacter, `@` or `/`.
+    """
+    if not text or len(text) > LONGEST_NAME or not text.isascii():
+        return False
+    if ":" in text:
+        return "%" not in text and is_address(text)
+    labels = text.removesuffix(".").split(".")
+    if all(_LABEL.fullmatch(label) for label in labels):
+        return not all(label.isdigit() for label in labels) or is_address(text)
+    return False
+
+
+def is_address(text: str) -> bool:
+    """Whether `text` is a literal IPv4 or IPv6 address."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def split_endpoint(text: str) -> tuple[str, int | None] | None:
+    """Host and port of `host`, `host:port` or `[v6]:port`; None when it is none of these.
+
+    The port is not judged (0 and 99999 come back as they are), only that it is a number.
+    """
+    match = re.fullmatch(r"\[([^\]\[]+)\](?::(\d{1,9}))?", text, re.ASCII)
+    if match is None:
+        if text.count(":") > 1:
+            return (text, None) if is_hostname(text) else None
+        match = re.fullmatch(r"([^:]+)(?::(\d{1,9}))?", text, re.ASCII)
+    if match is None or not is_hostname(match.group(1)):
+        return None
+    return match.group(1), int(match.group(2)) if match.group(2) else None

@@ -1,0 +1,164 @@
+"""Reads DeepSpeed configuration (`ds_config.json`): batch sizes, ZeRO stage, precision.
+
+A claim's place is the *value* (`64`), its spelling the whole pair (`"train_batch_size": 64`). A value of the
+wrong type (`"64"`, 1.5, 0) is claimed as it stands, so a rule can judge it; only what DeepSpeed or a trainer
+fills in later (`"auto"`, a placeholder) is unresolved.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator
+
+from preflight.job import (
+    WHOLE_JOB,
+    Claim,
+    Known,
+    Note,
+    NoteKind,
+    Plain,
+    Scope,
+    Strength,
+    Unresolved,
+    Value,
+    span_of,
+)
+from preflight.sources.base import Reading, SourceFile, Tree
+from preflight.sources.lenient_json import Fault, Kind, Node, parse
+
+AUTO = Unresolved("auto: filled in by the trainer")
+
+#: Where DeepSpeed looks for what (deepspeed/runtime/constants.py, config.py; 0.16).
+QUANTITY_OF: dict[tuple[str, ...], str] = {
+    ("train_batch_size",): "train_batch_size",
+    ("train_micro_batch_size_per_gpu",): "micro_batch_size_per_gpu",
+    ("gradient_accumulation_steps",): "gradient_accumulation_steps",
+    ("zero_optimization", "stage"): "zero_stage",
+    ("fp16", "enabled"): "fp16_enabled",
+    ("bf16", "enabled"): "bf16_enabled",
+    ("bfloat16", "enabled"): "bf16_enabled",
+    ("elasticity", "enabled"): "elasticity_enabled",
+    ("tensor_parallel", "autotp_size"): "tensor_parallel_size",
+    ("dataloader_drop_last",): "dataloader_drop_last",
+}
+_SECTIONS = frozenset(path[0] for path in QUANTITY_OF if len(path) > 1)
+_OWN_KEYS = ("train_micro_batch_size_per_gpu", "zero_optimization", "zero_allow_untested_optimizer")
+_SHARED_KEYS = (
+    "train_batch_size",
+    "gradient_accumulation_steps",
+    "gradient_clipping",
+    "steps_per_print",
+    "wall_clock_breakdown",
+    "optimizer",
+    "fp16",
+    "bf16",
+)
+_NAMED = re.compile(r"(?:.*[._-])?(?:ds|deepspeed|zero\d?)(?:[._-].*)?|.*deepspeed.*", re.IGNORECASE)
+
+
+class DeepSpeedSource:
+    """Reads one DeepSpeed configuration file."""
+
+    name = "deepspeed"
+    roles = ("config",)
+
+    def recognises(self, file: SourceFile) -> bool:
+        """Whether this is JSON with keys that only DeepSpeed has, or shared ones and DeepSpeed's name."""
+        name = posixpath.basename(file.path)
+        if not name.lower().endswith((".json", ".hjson", ".jsonc")):
+            return False
+        if any(f'"{key}"' in file.text for key in _OWN_KEYS):
+            return True
+        shared = sum(1 for key in _SHARED_KEYS if f'"{key}"' in file.text)
+        return shared >= 3 or (shared >= 1 and _NAMED.fullmatch(name) is not None)
+
+    def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
+        """State the configuration's claims; malformed places give located notes and cost only themselves."""
+        document = parse(file.text)
+        notes = [_note(file, fault) for fault in document.faults]
+        claims: list[Claim] = []
+        if document.root is not None and document.root.kind is Kind.OBJECT:
+            notes += _duplicates(file, document.root)
+            claims = list(_claims(file, document.root, scope))
+        elif document.root is not None:
+            span = span_of(file.path, file.text, document.root.start, document.root.end)
+            message = f"{file.path} holds no JSON object, expected `{{` first; DeepSpeed cannot use it"
+            notes.append(Note(NoteKind.MALFORMED, message, span))
+        notes.sort(key=lambda note: (note.span.line, note.span.column))
+        return Reading(claims=tuple(claims), notes=tuple(notes))
+
+
+def value_in_config(value: Plain) -> Value:
+    """What a configured scalar comes to: `"auto"` is filled in later, everything else stands as it is."""
+    return AUTO if value == "auto" else Known(value)
+
+
+def _claims(file: SourceFile, root: Node, scope: Scope) -> Iterator[Claim]:
+    for path, start, node in _leaves(root):
+        quantity = QUANTITY_OF.get(path)
+        if quantity is None:
+            # An old spelling: "zero_optimization": true is stage 1.
+            if path != ("zero_optimization",) or node.value is not True:
+                continue
+            quantity = "zero_stage"
+            value: Value = Known(1)
+        else:
+            value = _value(file, node)
+        yield Claim(
+            quantity=quantity,
+            value=value,
+            span=span_of(file.path, file.text, node.start, node.end),
+            spelling=" ".join(file.text[start : node.end].split())[:120],
+            source="deepspeed",
+            scope=scope,
+            strength=Strength.CONFIG,
+        )
+
+
+def _leaves(root: Node) -> Iterator[tuple[tuple[str, ...], int, Node]]:
+    """The members in force with their path and start, in file order: of equal keys the last wins."""
+    for member in {member.key: member for member in root.members}.values():
+        if member.key in _SECTIONS and member.node.kind is Kind.OBJECT:
+            for inner in {inner.key: inner for inner in member.node.members}.values():
+                yield (member.key, inner.key), inner.key_start, inner.node
+        else:
+            yield (member.key,), member.key_start, member.node
+
+
+def _value(file: SourceFile, node: Node) -> Value:
+    if node.kind is Kind.SCALAR:
+        return value_in_config(node.value)
+    text = file.text[node.start : node.end]
+    if node.kind is Kind.TEMPLATE:
+        return Unresolved(f"{text[:60]}: a placeholder that something fills in later")
+    if node.kind is Kind.BROKEN:
+        return Unresolved(f"{text[:60]!r} is no JSON value")
+    # A list or an object where a number belongs: the text as written is what a rule will quote.
+    return Known(" ".join(text[:200].split()))
+
+
+def _note(file: SourceFile, fault: Fault) -> Note:
+    span = span_of(file.path, file.text, fault.start, fault.end)
+    where = f"{file.path} line {span.line}"
+    if fault.template:
+        return Note(NoteKind.TEMPLATE, f"{where}: {fault.message}", span)
+    message = f"{where}: {fault.message}"
+    if fault.hjson:
+        message += "; DeepSpeed's own reader accepts it, json.load (Hugging Face's trainer) stops here"
+    return Note(NoteKind.MALFORMED, message, span)
+
+
+def _duplicates(file: SourceFile, node: Node) -> Iterator[Note]:
+    first: dict[str, int] = {}
+    for member in node.members:
+        span = span_of(file.path, file.text, member.key_start, member.key_end)
+        if member.key in first:
+            message = (
+                f'{file.path} line {span.line}: the key "{member.key[:60]}" stands already on line'
+                f" {first[member.key]}; DeepSpeed stops with 'Duplicate keys in DeepSpeed config', json.load"
+                " takes this one: remove one of them"
+            )
+            yield Note(NoteKind.MALFORMED, message, span)
+        first[member.key] = span.line
+        yield from _duplicates(file, member.node)
