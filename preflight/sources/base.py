@@ -76,12 +76,15 @@ class Word:
     """One word of an evaluated command line.
 
     `many` says that an unresolved word may stand for any number of words (an unquoted or array expansion).
+    `parts` are the pieces of a word made of several (`--endpoint=$HOST:6000`), in order, so that what is known
+    of an unresolved word can still be read; empty for a word in one piece.
     """
 
     value: Value
     span: Span
     spelling: str
     many: bool = False
+    parts: tuple[Value, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +136,19 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """A file the script itself writes before it launches (`cat > ds_config.json <<EOF`), all of it known.
+
+    `path` is relative to the root; `span` is the text as it stands in the script.
+    """
+
+    path: str
+    text: str
+    span: Span
+    condition: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Script:
     """What a shell script comes to: every command it would run, in order, inner ones behind their outer one."""
 
@@ -142,6 +158,7 @@ class Script:
     final: Mapping[str, Variable] = field(default_factory=dict)
     references: tuple[Reference, ...] = ()
     notes: tuple[Note, ...] = ()
+    written: tuple[WrittenFile, ...] = ()
 
 
 class LauncherReader(Protocol):
