@@ -36,7 +36,10 @@ def lint(
     jobs = jobs_in(paths, root=root)
     return judge(
         Recording(
-            jobs=jobs, created=_now(), tool_version=__version__, configuration=configuration or Configuration()
+            jobs=jobs,
+            created=_now(),
+            tool_version=__version__,
+            configuration=configuration or Configuration(),
         )
     )
 
@@ -98,7 +101,7 @@ def jobs_in(paths: Sequence[str | Path], *, root: str | Path | None = None) -> t
     """
     from preflight.assemble import assemble
 
-    chosen = [Path(path) for path in paths] or [Path(".")]
+    chosen = [Path(path) for path in paths] or [Path()]
     for path in chosen:
         if not path.exists() and not path.is_symlink():
             raise UsageError(f"{path} does not exist; name a job's script, its configuration or a directory")

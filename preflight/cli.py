@@ -66,9 +66,17 @@ def _judging(function: F) -> F:
                 show_default=True,
                 help="The mildest finding that makes the verdict no-go.",
             ),
-            click.option("--allow-incomplete", is_flag=True, help="Exit 0 instead of 3 when something could not be told."),
+            click.option(
+                "--allow-incomplete",
+                is_flag=True,
+                help="Exit 0 instead of 3 when something could not be told.",
+            ),
             click.option("-v", "--verbose", is_flag=True, help="Also list what passed and what did not apply."),
-            click.option("--color/--no-color", default=None, help="Colours; without it, on a terminal unless NO_COLOR is set."),
+            click.option(
+                "--color/--no-color",
+                default=None,
+                help="Colours; without it, on a terminal unless NO_COLOR is set.",
+            ),
         )
     ):
         function = option(function)
@@ -94,14 +102,18 @@ def lint(paths: tuple[Path, ...], root: Path | None, **judging: Any) -> int:
     """
     from preflight import api
 
-    report = api.lint(paths or (Path("."),), root=root, configuration=_configuration(judging))
+    report = api.lint(paths or (Path(),), root=root, configuration=_configuration(judging))
     return _deliver(report, judging)
 
 
 @cli.command()
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--hosts", metavar="HOSTS", help="The job's nodes in rank order: node[1-4] or a,b,c.")
-@click.option("--hostfile", type=click.Path(path_type=Path, dir_okay=False, exists=True), help="Take the nodes from here.")
+@click.option(
+    "--hostfile",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="Take the nodes from here.",
+)
 @click.option(
     "--on",
     "executor",
@@ -111,7 +123,11 @@ def lint(paths: tuple[Path, ...], root: Path | None, **judging: Any) -> int:
 @click.option("--trust-job", is_flag=True, help="Use hosts, interpreter and environment that the job's files name.")
 @click.option("--python", metavar="PATH", help="Interpreter on the nodes that the ranks run with.")
 @click.option("--directory", metavar="DIR", help="Working directory of the ranks on the nodes.")
-@click.option("--prelude", is_flag=True, help="Run the job's set-up lines (module load ...) on the nodes; needs --trust-job.")
+@click.option(
+    "--prelude",
+    is_flag=True,
+    help="Run the job's set-up lines (module load ...) on the nodes; needs --trust-job.",
+)
 @click.option(
     "--until",
     type=click.Choice(["node", "link", "smoke"]),
@@ -121,15 +137,36 @@ def lint(paths: tuple[Path, ...], root: Path | None, **judging: Any) -> int:
 )
 @click.option("--keep-going", is_flag=True, help="Run the smoke stage even after errors that will surely stop it.")
 @click.option("--save", type=click.Path(path_type=Path, dir_okay=False), help="Keep the recording here, for judge.")
-@click.option("--steps", type=click.IntRange(1, 1000), default=8, show_default=True, help="Training steps of the smoke run.")
 @click.option(
-    "--node-deadline", type=click.FloatRange(0.5, 600), default=10.0, show_default=True, metavar="S", help="For the facts of a node."
+    "--steps",
+    type=click.IntRange(1, 1000),
+    default=8,
+    show_default=True,
+    help="Training steps of the smoke run.",
 )
 @click.option(
-    "--link-deadline", type=click.FloatRange(0.5, 600), default=10.0, show_default=True, metavar="S", help="For one round of links."
+    "--node-deadline",
+    type=click.FloatRange(0.5, 600),
+    default=10.0,
+    show_default=True,
+    metavar="S",
+    help="For the facts of a node.",
 )
 @click.option(
-    "--smoke-deadline", type=click.FloatRange(1, 3600), default=60.0, show_default=True, metavar="S", help="For the smoke run."
+    "--link-deadline",
+    type=click.FloatRange(0.5, 600),
+    default=10.0,
+    show_default=True,
+    metavar="S",
+    help="For one round of links.",
+)
+@click.option(
+    "--smoke-deadline",
+    type=click.FloatRange(1, 3600),
+    default=60.0,
+    show_default=True,
+    metavar="S",
+    help="For the smoke run.",
 )
 @_ROOT
 @_judging
@@ -146,7 +183,9 @@ def check(paths: tuple[Path, ...], root: Path | None, save: Path | None, **optio
     names = CheckOptions.field_names()
     chosen = CheckOptions(**{name: options[name] for name in names if name in options})
     with live_progress(sys.stderr) as progress:
-        recording, report = api.check(paths, chosen, root=root, configuration=_configuration(options), progress=progress)
+        recording, report = api.check(
+            paths, chosen, root=root, configuration=_configuration(options), progress=progress
+        )
     if save is not None:
         _write(save, dump(recording))
     return _deliver(report, options)

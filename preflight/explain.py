@@ -28,13 +28,22 @@ def explanation(name: str) -> str:
         known[item.meta.id] = known[item.meta.name] = item
     item = known.get(name) or known.get(name.upper())  # type: ignore[assignment]
     if item is None:
-        near = get_close_matches(name, known, n=3, cutoff=0.5) or get_close_matches(name.upper(), known, n=3, cutoff=0.5)
+        near = get_close_matches(name, known, n=3, cutoff=0.5) or get_close_matches(
+            name.upper(), known, n=3, cutoff=0.5
+        )
         hint = f"; the nearest: {', '.join(near)}" if near else ""
         raise UsageError(f"there is no rule or check {name!r}{hint} (preflight rules lists them all)")
     meta = item.meta
     kind = "rule: reads files only" if isinstance(item, Rule) else f"check: {item.when} stage"
-    head = f"{meta.id} {meta.name}\n{kind} · {meta.severity.value} · confidence {meta.confidence.value} · profile {meta.profile}"
-    return f"{head} · since {meta.since} · {meta.stage}\n\n{inspect.cleandoc(meta.doc)}"
+    facts = (
+        kind,
+        meta.severity.value,
+        f"confidence {meta.confidence.value}",
+        f"profile {meta.profile}",
+        f"since {meta.since}",
+        meta.stage,
+    )
+    return f"{meta.id} {meta.name}\n{' · '.join(facts)}\n\n{inspect.cleandoc(meta.doc)}"
 
 
 def listing(output: str) -> str:
@@ -44,7 +53,8 @@ def listing(output: str) -> str:
     rows = [(item.meta, _kind(item)) for item in everything()]
     width = max((len(meta.name) for meta, _ in rows), default=0)
     lines = [
-        f"{meta.id}  {meta.name:<{width}}  {kind:<5}  {meta.severity.value:<7}  {_first_line(meta)}" for meta, kind in rows
+        f"{meta.id}  {meta.name:<{width}}  {kind:<5}  {meta.severity.value:<7}  {_first_line(meta)}"
+        for meta, kind in rows
     ]
     return "\n".join(lines) + "\n" if lines else ""
 

@@ -201,7 +201,18 @@ def rule(
     def decorate(function: JudgeJob) -> Rule:
         doc = function.__doc__ or ""
         meta = Meta(
-            id, name, severity, confidence, profile, since, stage, tuple(needs), applies_to, fix, tuple(evidence), doc
+            id,
+            name,
+            severity,
+            confidence,
+            profile,
+            since,
+            stage,
+            tuple(needs),
+            applies_to,
+            fix,
+            tuple(evidence),
+            doc,
         )
         return Rule(meta, function)
 
@@ -233,7 +244,18 @@ def check(
     def decorate(function: JudgeFacts) -> Check:
         doc = function.__doc__ or ""
         meta = Meta(
-            id, name, severity, confidence, profile, since, stage, tuple(needs), applies_to, fix, tuple(evidence), doc
+            id,
+            name,
+            severity,
+            confidence,
+            profile,
+            since,
+            stage,
+            tuple(needs),
+            applies_to,
+            fix,
+            tuple(evidence),
+            doc,
         )
         return Check(meta, plan, function, when)
 

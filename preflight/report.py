@@ -118,7 +118,13 @@ def report_on(
     verdict = _verdict(sifted.kept, not_told, Severity(recording.configuration.fail_on), broken)
     return Report(
         tool=Tool("preflight", recording.tool_version, plugins),
-        run=Run(recording.verb, recording.created, recording.executor, recording.context_provenance, recording.stages),
+        run=Run(
+            recording.verb,
+            recording.created,
+            recording.executor,
+            recording.context_provenance,
+            recording.stages,
+        ),
         inputs=_inputs(recording.jobs),
         jobs=recording.jobs,
         nodes=recording.nodes,
@@ -160,9 +166,7 @@ def _exit_code(recording: Recording, verdict: VerdictKind) -> int:
 
 
 def _inputs(jobs: Sequence[Job]) -> tuple[Input, ...]:
-    found = {
-        file.path: Input(file.path, file.kind, file.sha256, file.size_bytes) for job in jobs for file in job.files
-    }
+    found = {file.path: Input(file.path, file.kind, file.sha256, file.size_bytes) for job in jobs for file in job.files}
     return tuple(found[path] for path in sorted(found))
 
 

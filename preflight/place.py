@@ -1,0 +1,203 @@
+"""Where a check looks: which nodes the job will have, and in which context its ranks really run.
+
+Both may come from the user (always taken) or from the job's own files (only with `trust_job`: repository content
+is hostile until somebody vouches for it). What cannot be determined is said, never replaced by a guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from preflight.errors import UsageError
+from preflight.job import Claim, Job, Known, Launch, Scope, Value
+from preflight.job.hostname import is_hostname
+from preflight.node.wire import Context
+from preflight.recording import Node
+
+#: Variables of the job that must not be laid over a child: they would change what observes, not what is observed.
+_NEVER = ("PATH", "HOME", "SHELL", "USER", "LOGNAME", "PYTHONSTARTUP", "PYTHONINSPECT")
+
+
+@dataclass(frozen=True, slots=True)
+class ContextChoice:
+    """The job context, or why there is none; `provenance` says which claims or options it came from."""
+
+    context: Context | None
+    provenance: str
+    missing: str = ""
+    prelude: tuple[Claim, ...] = field(default=())
+
+
+def nodes_of(
+    jobs: Sequence[Job], *, hosts: str, hostfile: Path | None, trust_job: bool, executor: str
+) -> tuple[Node, ...]:
+    """The job's nodes in rank order.
+
+    Raises:
+        UsageError: nobody says which they are, or a name is no host name.
+    """
+    if hosts:
+        return _from_names(_expand(hosts))
+    if hostfile is not None:
+        return _from_hostfile(hostfile)
+    claimed = _claimed_hosts(jobs)
+    if claimed and trust_job and executor != "local":
+        return _from_names(claimed)
+    if executor == "local":
+        count = _claimed_count(jobs) or 1
+        return tuple(Node(f"local{index}", index, "localhost") for index in range(count))
+    if claimed:
+        shown = ", ".join(claimed[:4]) + (" ..." if len(claimed) > 4 else "")
+        raise UsageError(
+            f"the job's own files name the nodes {shown}; pass --trust-job to connect to them, or name them with --hosts"
+        )
+    raise UsageError("which nodes? name them with --hosts node[1-4] or --hostfile FILE, or use --on local")
+
+
+def _expand(hosts: str) -> tuple[str, ...]:
+    from ClusterShell.NodeSet import NodeSet, NodeSetException
+
+    names: list[str] = []
+    try:
+        for part in _outside_brackets(hosts):
+            names.extend([part] if "[" not in part else NodeSet(part))
+    except NodeSetException as error:
+        raise UsageError(f"--hosts {hosts}: {error}") from None
+    return tuple(names)
+
+
+def _outside_brackets(hosts: str) -> list[str]:
+    """`a,b[1,3]` cut at the commas that are not inside brackets; the order given is the rank order."""
+    parts: list[str] = [""]
+    depth = 0
+    for character in hosts:
+        depth += (character == "[") - (character == "]")
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return [part.strip() for part in parts if part.strip()]
+
+
+def _from_names(names: Sequence[str], slots: Sequence[int | None] = ()) -> tuple[Node, ...]:
+    nodes: list[Node] = []
+    for index, name in enumerate(names):
+        host = name.rpartition("@")[2]
+        if not is_hostname(host):
+            raise UsageError(
+                f"{name!r} is no host name: letters, digits, dots and hyphens are expected, and no leading hyphen"
+            )
+        if host in (node.name for node in nodes):
+            raise UsageError(f"{host} is named twice among the nodes; each node runs one agent")
+        nodes.append(Node(host, index, name, slots[index] if slots else None))
+    if not nodes:
+        raise UsageError("the list of nodes is empty")
+    return tuple(nodes)
+
+
+def _from_hostfile(path: Path) -> tuple[Node, ...]:
+    from preflight.sources.base import SourceFile
+    from preflight.sources.hostfile import HostfileSource
+    from preflight.sources.tree import MemoryTree
+
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+    reading = HostfileSource().read(SourceFile(path.name, text, "", len(text)), MemoryTree({}), role="hostfile")
+    if reading.notes:
+        note = reading.notes[0]
+        raise UsageError(f"{path}:{note.span.line}: {note.message}")
+    job = Job(path.name, claims=reading.claims)
+    names = _claimed_hosts((job,))
+    if not names:
+        raise UsageError(f"{path} names no hosts")
+    return _from_names(names, [_slots(job, name) for name in names])
+
+
+def _slots(job: Job, host: str) -> int | None:
+    return _whole(job.value("host_slots", Scope(node=host)))
+
+
+def _claimed_hosts(jobs: Sequence[Job]) -> tuple[str, ...]:
+    for job in jobs:
+        for scope in (*(launch.scope for launch in job.launches), Scope()):
+            value = job.value("hosts", scope)
+            if isinstance(value, Known) and isinstance(value.value, tuple):
+                return tuple(str(name) for name in value.value)
+    return ()
+
+
+def _claimed_count(jobs: Sequence[Job]) -> int | None:
+    for job in jobs:
+        for scope in (*(launch.scope for launch in job.launches), Scope()):
+            count = _whole(job.value("nodes", scope))
+            if count:
+                return count
+    return None
+
+
+def _whole(value: Value) -> int | None:
+    return value.value if isinstance(value, Known) and isinstance(value.value, int) else None
+
+
+def context_of(job: Job, *, python: str, directory: str, trust_job: bool, prelude: bool) -> ContextChoice:
+    """The context of the job's ranks: what the user named first, then what the job's files claim, if trusted."""
+    launch = main_launch(job)
+    scope = launch.scope if launch is not None else Scope()
+    found = {name: _text(job, name, scope) for name in ("interpreter", "working_directory", "container")}
+    if found["container"] and not python and trust_job:
+        return ContextChoice(
+            None, "", f"the ranks run in the container {found['container']}, which cannot be entered from here yet"
+        )
+    interpreter = python or (found["interpreter"] if trust_job else "")
+    if not interpreter:
+        why = (
+            f"the job names the interpreter {found['interpreter']!r}; pass --trust-job to use it, or --python PATH"
+            if found["interpreter"]
+            else "nothing names the interpreter the ranks run with; pass --python PATH"
+        )
+        return ContextChoice(None, "", why)
+    environment = _environment(job, scope) if trust_job else {}
+    lines = job.setting("prelude", scope) if prelude and trust_job else ()
+    where = directory or (found["working_directory"] if trust_job else "")
+    says = [f"interpreter {interpreter} ({'--python' if python else 'the job'})"]
+    if where:
+        says.append(f"directory {where} ({'--directory' if directory else 'the job'})")
+    says.append(
+        f"{len(environment)} variables of the job" if trust_job else "no variables of the job (--trust-job takes them)"
+    )
+    if lines:
+        says.append(f"{len(lines)} set-up lines of the job")
+    context = Context(
+        interpreter=interpreter,
+        directory=where or None,
+        environment=environment,
+        prelude=[str(value) for claim in lines for value in claim.alternatives],
+        provenance=", ".join(says),
+    )
+    return ContextChoice(context, context.provenance, prelude=lines)
+
+
+def main_launch(job: Job) -> Launch | None:
+    """The launch whose ranks are looked at: the first that needs several processes, else the first."""
+    for launch in job.launches:
+        if (_whole(job.value("world_size", launch.scope)) or 0) > 1:
+            return launch
+    return job.launches[0] if job.launches else None
+
+
+def _environment(job: Job, scope: Scope) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for claim in job.environment(scope):
+        name = claim.quantity.removeprefix("env.")
+        if name not in _NEVER and isinstance(claim.value, Known) and claim.value.value is not None:
+            found[name] = str(claim.value.value)
+    return found
+
+
+def _text(job: Job, quantity: str, scope: Scope) -> str:
+    value = job.value(quantity, scope)
+    return value.value if isinstance(value, Known) and isinstance(value.value, str) else ""
