@@ -5,10 +5,10 @@ The tree that is linted is often the working directory, and nothing in it may be
 
 from __future__ import annotations
 
-import os
 import sys
+from pathlib import Path
 
-if sys.path and sys.path[0] in ("", os.getcwd()):
+if sys.path and sys.path[0] in ("", str(Path.cwd())):
     del sys.path[0]
 
 from preflight.cli import main

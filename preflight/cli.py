@@ -299,7 +299,7 @@ def _run(arguments: list[str]) -> int:
 
         traceback.print_exc()
         click.echo(
-            f"preflight {__version__}: this is a bug in preflight, not in your job; please report it with the lines above",
+            f"preflight {__version__}: this is a bug in preflight, not in your job; please report the lines above",
             err=True,
         )
         return 5

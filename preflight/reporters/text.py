@@ -199,12 +199,8 @@ class _Page:
         if required:
             said.append(f"{required} that had to be told and could not")
         line = Text(report.verdict.value.upper(), style=_VERDICTS[report.verdict])
-        files = len(report.inputs)
         line.append(f"  {', '.join(said) or 'nothing found'}", style="none")
-        line.append(
-            f"; {files} file{'s' if files != 1 else ''} in {len(report.jobs)} job{'s' if len(report.jobs) != 1 else ''}",
-            style="none",
-        )
+        line.append(f"; {_count(len(report.inputs), 'file')} in {_count(len(report.jobs), 'job')}", style="none")
         if not report.jobs:
             line = Text(
                 "NOTHING TO DO  no launch script or configuration was recognised in the paths given",
@@ -226,6 +222,10 @@ class _Page:
 
     def _print(self, text: Text) -> None:
         self._console.print(text, no_wrap=True, overflow="ignore", crop=False)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _shown(evidence: Sequence[Evidence]) -> Sequence[Evidence]:
