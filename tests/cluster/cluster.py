@@ -18,10 +18,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
+from .compiled import compile_library
 from .files import etc_files, home_files, hosts_text
-from .gpus import CONFIGURATION, LIBRARY, Gpu, Gpus, compile_stub, library_folder
+from .gpus import CONFIGURATION, LIBRARY, Gpu, Gpus, library_folder
 from .namespace import HOME, ClusterError, Namespace
-from .node import Node, Place
+from .node import Node, Place, Surroundings
 
 __all__ = ["Cluster"]
 
@@ -65,27 +66,31 @@ class Cluster:
         ]
         self._places.append(Place("head", "head", 0, str(_DATA[-2]), str(_MANAGEMENT[-2])))
         self.gpus = Gpus((Gpu(),) * gpus) if isinstance(gpus, int) else gpus
-        self.mtu = mtu
+        self._mtu = mtu
         self._shared = _paths_to_keep(shared)
         self._carrier: subprocess.Popen[bytes] | None = None
-        self._everywhere: dict[str, Node] = {}
-        self.fabric = Namespace(0, "/")
+        self._surroundings = Surroundings(Namespace(0, "/"), mtu)
+
+    @property
+    def fabric(self) -> Namespace:
+        """The namespace of the switches: bridges `data` and `mgmt`, a port `data-I` per node."""
+        return self._surroundings.fabric
 
     @property
     def nodes(self) -> list[Node]:
         """The nodes in the order of their names as given, without the head."""
-        return [self._everywhere[place.name] for place in self._places if place.kind == "node"]
+        return [self._surroundings.nodes[place.name] for place in self._places if place.kind == "node"]
 
     @property
     def head(self) -> Node:
         """Where a user would sit: on both networks, with an ssh configuration, without an sshd."""
-        return self._everywhere["head"]
+        return self._surroundings.nodes["head"]
 
     def node(self, name: str) -> Node:
         """The node (or head) of that name."""
-        if name not in self._everywhere:
-            raise KeyError(f"no node {name!r}; there are {', '.join(sorted(self._everywhere))}")
-        return self._everywhere[name]
+        if name not in self._surroundings.nodes:
+            raise KeyError(f"no node {name!r}; there are {', '.join(sorted(self._surroundings.nodes))}")
+        return self._surroundings.nodes[name]
 
     def __enter__(self) -> Cluster:
         with tempfile.TemporaryFile() as errors:
@@ -110,7 +115,7 @@ class Cluster:
 
     def _start(self, errors: IO[bytes], deadline: float) -> None:
         command = ["unshare", "--net", "--uts", "--ipc", "--mount", "--pid", "--fork", "--kill-child", "--"]
-        command += ["sh", str(Path(__file__).with_name("fabric.sh")), str(self.mtu), str(_DATA.prefixlen)]
+        command += ["sh", str(Path(__file__).with_name("fabric.sh")), str(self._mtu), str(_DATA.prefixlen)]
         command += [library_folder() if self.gpus.devices else "-", str(_SHM_BYTES), *self._shared]
         if threading.current_thread() is threading.main_thread():
             # This signal comes at the end of the *thread* that starts the child. Elsewhere the
@@ -127,11 +132,9 @@ class Cluster:
         )
         assert carrier.stdin is not None and carrier.stdout is not None
         reports = _Reports(carrier.stdout, deadline)
-        self.fabric = Namespace(int(reports.next()[1]), "/")
+        self._surroundings = Surroundings(Namespace(int(reports.next()[1]), "/"), self._mtu)
         self._write_files()
-        lines = [
-            f"{p.name} {p.kind} {p.index} {p.data_address} {p.management_address}\n" for p in self._places
-        ]
+        lines = [f"{p.name} {p.kind} {p.index} {p.data_address} {p.management_address}\n" for p in self._places]
         carrier.stdin.write("".join([*lines, ".\n"]).encode())
         carrier.stdin.flush()
         pids: dict[str, int] = {}
@@ -142,7 +145,7 @@ class Cluster:
             pids[words[1]] = int(words[2])
         for place in self._places:
             folder = str(Path.cwd()) if place.kind == "head" else HOME
-            self._everywhere[place.name] = Node(pids[place.name], folder, place, self.fabric, self.mtu)
+            self._surroundings.nodes[place.name] = Node(pids[place.name], folder, place, self._surroundings)
 
     def _write_files(self) -> None:
         keys = self.fabric.path(f"{_STATE}/keys")
@@ -158,7 +161,7 @@ class Cluster:
             _write(folder / HOME[1:], home_files(host_public, user_key))
             if place.kind == "node" and self.gpus.devices:
                 _write(folder, {CONFIGURATION[1:]: (self.gpus.text(place.name), 0o644)})
-                shutil.copy(compile_stub(), folder / LIBRARY[1:])
+                shutil.copy(compile_library("stub_nvml.c"), folder / LIBRARY[1:])
 
     def _stop(self) -> None:
         carrier, self._carrier = self._carrier, None
@@ -174,9 +177,9 @@ class Cluster:
             carrier.wait(timeout=5)
         carrier.kill()
         carrier.wait(timeout=10)
-        for namespace in (self.fabric, *self._everywhere.values()):
+        for namespace in (self.fabric, *self._surroundings.nodes.values()):
             namespace.reap()
-        self._everywhere.clear()
+        self._surroundings.nodes.clear()
 
 
 def _write(folder: Path, files: Mapping[str, tuple[str, int]]) -> None:

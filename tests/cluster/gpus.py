@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import subprocess
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from .namespace import ClusterError
 
-__all__ = ["CONFIGURATION", "LIBRARY", "Gpu", "Gpus", "NvmlError", "compile_stub", "library_folder"]
+__all__ = ["CONFIGURATION", "LIBRARY", "Gpu", "Gpus", "NvmlError", "library_folder"]
 
 CONFIGURATION = "/run/stub-nvml.conf"
 LIBRARY = "/run/libnvidia-ml.so.1"
-_SOURCE = Path(__file__).with_name("stub_nvml.c")
 
 
 class NvmlError:
@@ -73,24 +69,6 @@ class Gpus:
             }
             lines += [f"gpu{index}.{key}={value}" for key, value in values.items()]
         return "\n".join(lines) + "\n"
-
-
-def compile_stub() -> Path:
-    """The compiled stub, cached by the content of its source in a folder only we can write."""
-    folder = Path(tempfile.gettempdir()) / f"preflight-stub-nvml-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    if folder.is_symlink() or folder.stat().st_uid != os.getuid() or folder.stat().st_mode & 0o022:
-        raise ClusterError(f"{folder} is not ours alone: remove it")
-    library = folder / f"{hashlib.sha256(_SOURCE.read_bytes()).hexdigest()[:16]}.so"
-    if not library.exists():
-        # Compile beside and rename, so that nobody ever loads half a library.
-        partial = library.with_suffix(f".{os.getpid()}")
-        command = ["cc", "-shared", "-fPIC", "-O1", "-o", str(partial), str(_SOURCE)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-        if done.returncode != 0:
-            raise ClusterError(f"stub NVML does not compile: {done.stderr}")
-        partial.rename(library)
-    return library
 
 
 def library_folder() -> str:

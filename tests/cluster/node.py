@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .files import sshd_config
 from .namespace import ClusterError, Namespace
 
-__all__ = ["Node", "Place", "wait_until"]
+__all__ = ["Node", "Place", "Surroundings", "wait_until"]
 
 
 @dataclass(frozen=True)
@@ -28,14 +28,37 @@ class Place:
         return {"eth0": f"data-{self.index}", "eth1": f"mgmt-{self.index}"}
 
 
+@dataclass(frozen=True)
+class Surroundings:
+    """What the nodes of one cluster share; `nodes` fills while they come up."""
+
+    fabric: Namespace
+    mtu: int
+    nodes: dict[str, Node] = field(default_factory=dict)
+
+
 class Node(Namespace):
     """A node, or the head: `run` and `popen` start commands on it directly, without ssh."""
 
-    def __init__(self, pid: int, working_folder: str, place: Place, fabric: Namespace, mtu: int) -> None:
+    def __init__(self, pid: int, working_folder: str, place: Place, surroundings: Surroundings) -> None:
         super().__init__(pid, working_folder)
         self.place = place
-        self.fabric = fabric
-        self.mtu = mtu
+        self._surroundings = surroundings
+
+    @property
+    def fabric(self) -> Namespace:
+        """Where the bridges are, and the other end of every cable."""
+        return self._surroundings.fabric
+
+    @property
+    def mtu(self) -> int:
+        """What the cluster's interfaces have when nothing is wrong."""
+        return self._surroundings.mtu
+
+    @property
+    def peers(self) -> list[Node]:
+        """All other nodes, and the head."""
+        return [node for node in self._surroundings.nodes.values() if node is not self]
 
     @property
     def name(self) -> str:

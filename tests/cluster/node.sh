@@ -29,12 +29,15 @@ link set data-$index master data up
 link set mgmt-$index master mgmt up
 END
 exec 3<&-
+# Without delayed acknowledgements a whole ssh takes 50 ms here and not 130.
 ip -batch - <<END
 link set lo up
 addr add $data/$prefix dev eth0
 addr add $management/$prefix dev eth1
 link set eth0 up
 link set eth1 up
+route change ${data%.*.*}.0.0/$prefix dev eth0 proto kernel scope link src $data quickack 1
+route change ${management%.*.*}.0.0/$prefix dev eth1 proto kernel scope link src $management quickack 1
 END
 
 # What the machine has under /etc, with our own files in front of it.

@@ -1,0 +1,29 @@
+"""What all faults share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ..namespace import ClusterError
+from ..node import Node
+
+__all__ = ["FaultUnavailable", "edited"]
+
+
+class FaultUnavailable(ClusterError):
+    """This machine cannot produce the fault; the message says what it lacks."""
+
+
+@contextmanager
+def edited(node: Node, inside: str, text: str) -> Iterator[None]:
+    """Another text in one of the node's own files, in place, so that bind mounts keep seeing it."""
+    before = node.read_text(inside) if node.path(inside).exists() else None
+    try:
+        node.write_text(inside, text)
+        yield
+    finally:
+        if before is None:
+            node.path(inside).unlink()
+        else:
+            node.write_text(inside, before)
