@@ -1,0 +1,141 @@
+"""How a rank says where it is: events from the main thread, heartbeats from another one.
+
+The two are kept apart on purpose. A heartbeat tells that the process lives; the progress counter, which only the
+main thread moves, tells that the training does. A rank whose heart beats while its progress stands is stuck.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any, Callable, Dict, List, Optional, Sequence
+
+from reference_trainer import phases
+
+Emit = Callable[[Dict[str, Any]], Any]
+
+
+class Progress:
+    """The rank's own account of itself.
+
+    Args:
+        emit: sends one event to the head; called from two threads, so it is called under a lock.
+        rank: this rank, for messages.
+    """
+
+    def __init__(self, emit: Emit, *, rank: int) -> None:
+        self.rank = rank
+        self.phase = ""
+        self.phase_at_s: Dict[str, float] = {}
+        self._emit = emit
+        self._lock = threading.Lock()
+        self._began = time.monotonic()
+        self._counter = 0
+        self._collective = 0
+        self._what = ""
+        self._waiting_for: List[int] = []
+        self._loading = False
+        self._since = self._began
+        self._quit = threading.Event()
+        self._heart: Optional[threading.Thread] = None
+
+    def start(self) -> None:
+        """Let the heart beat."""
+        self._heart = threading.Thread(target=self._beat, name="preflight-heart", daemon=True)
+        self._heart.start()
+
+    def stop(self) -> None:
+        """No more heartbeats after this returns."""
+        self._quit.set()
+        if self._heart is not None:
+            self._heart.join(2.0)
+
+    def say(self, event: str, **data: Any) -> None:
+        """Send one event."""
+        data["event"] = event
+        with self._lock:
+            self._emit(data)
+
+    def reached(self, phase: str, **details: Any) -> None:
+        """A phase is behind this rank."""
+        self.phase = phase
+        self.phase_at_s[phase] = time.monotonic() - self._began
+        self._moved()
+        self.say(phases.PHASE, phase=phase, progress=self._counter, details=details)
+
+    def entering(
+        self,
+        what: str,
+        *,
+        waiting_for: Sequence[int] = (),
+        collective: bool = False,
+        loading: bool = False,
+        details: Optional[Dict[str, Any]] = None,
+    ) -> int:
+        """About to do something that may block.
+
+        Args:
+            waiting_for: ranks without which it cannot go on; empty when it depends on nobody else.
+            collective: it takes every rank; it gets the next number, the same on all ranks.
+            loading: heartbeats may pause meanwhile, because libraries are loaded under the interpreter's lock.
+
+        Returns the number of the collective (of the last one when this is none).
+        """
+        self._moved()
+        if collective:
+            self._collective += 1
+        self._what, self._waiting_for, self._loading = what, list(waiting_for), loading
+        data: Dict[str, Any] = {
+            "what": what,
+            "phase": self.phase,
+            "waiting_for": list(waiting_for),
+            "progress": self._counter,
+            "loading": loading,
+        }
+        if collective:
+            data["collective"] = self._collective
+        if details:
+            data["details"] = details
+        self.say(phases.ENTERING, **data)
+        return self._collective
+
+    def waits_for(self, ranks: Sequence[int]) -> None:
+        """The same wait goes on, but for these ranks only."""
+        if list(ranks) != self._waiting_for:
+            self._waiting_for = list(ranks)
+            self.say(phases.ENTERING, what=self._what, phase=self.phase, waiting_for=list(ranks), again=True)
+
+    def left(self, *, collective: bool = False) -> None:
+        """What was entered last is over."""
+        seconds = time.monotonic() - self._since
+        what, self._what, self._waiting_for, self._loading = self._what, "", [], False
+        self._moved()
+        data: Dict[str, Any] = {
+            "what": what,
+            "phase": self.phase,
+            "progress": self._counter,
+            "seconds": seconds,
+        }
+        if collective:
+            data["collective"] = self._collective
+        self.say(phases.LEFT, **data)
+
+    def _moved(self) -> None:
+        self._counter += 1
+        self._since = time.monotonic()
+
+    def _beat(self) -> None:
+        beat = 0
+        while not self._quit.wait(phases.HEARTBEAT_S):
+            beat += 1
+            self.say(
+                phases.BEAT,
+                beat=beat,
+                progress=self._counter,
+                phase=self.phase,
+                what=self._what,
+                waiting_for=self._waiting_for,
+                collective=self._collective,
+                loading=self._loading,
+                since_s=round(time.monotonic() - self._since, 3),
+            )

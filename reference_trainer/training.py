@@ -1,0 +1,120 @@
+"""A few ordinary DistributedDataParallel steps on a task that can be learnt, and what must hold afterwards.
+
+Exiting with 0 proves nothing: a run can end normally with weights that never moved. So the loss must fall, every
+tensor must move, every rank must hold the same bits, and one process on the same shards must come to the same
+weights within a tolerance.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import time
+from dataclasses import dataclass, field
+from typing import Any, Callable, List, Optional, Tuple
+
+INPUTS, HIDDEN, CLASSES, BATCH = 784, 256, 10, 64
+#: Ten steps at this rate bring the loss of the built-in task below half of its start and keep the weights of one
+#: process within `TOLERANCE` of those of eight ranks (measured; the difference grows with the steps).
+RATE = 0.05
+MOST_COMPARED_STEPS = 10
+TOLERANCE = 1e-6
+#: More ranks than this are not trained over again in one process: it would take longer than the run itself.
+MOST_COMPARED_RANKS = 64
+#: The last losses must be below this part of the first ones.
+LOSS_FALLS_TO = 0.9
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What the steps did on this rank. `step_s` holds the wall time of each step; the first builds buckets."""
+
+    losses: List[float] = field(default_factory=list)
+    step_s: List[float] = field(default_factory=list)
+    unmoved: List[str] = field(default_factory=list)
+    digest: str = ""
+
+
+def shard(rank: int, device: Any) -> Tuple[Any, Any]:
+    """The samples of one rank: float32[BATCH, INPUTS] around one centre a class, and their classes int64[BATCH]."""
+    import torch
+
+    fixed = torch.Generator().manual_seed(20177)
+    centres = torch.randn(CLASSES, INPUTS, generator=fixed)
+    own = torch.Generator().manual_seed(1000 + rank)
+    labels = torch.randint(0, CLASSES, (BATCH,), generator=own)
+    samples = centres[labels] + 0.5 * torch.randn(BATCH, INPUTS, generator=own)
+    return samples.to(device), labels.to(device)
+
+
+def build(device: Any) -> Any:
+    """The model, the same on every rank."""
+    import torch
+
+    torch.manual_seed(7)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(INPUTS, HIDDEN), torch.nn.ReLU(), torch.nn.Linear(HIDDEN, CLASSES)
+    )
+    return model.to(device)
+
+
+def train(
+    model: Any,
+    data: Tuple[Any, Any],
+    steps: int,
+    *,
+    before: Callable[[int], Any],
+    after: Callable[[int], Any],
+) -> Trained:
+    """`steps` steps of SGD; `before` and `after` are called around each. `model` is already wrapped in DDP."""
+    import torch
+
+    samples, labels = data
+    start = [(name, tensor.detach().clone()) for name, tensor in model.named_parameters()]
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    criterion = torch.nn.CrossEntropyLoss()
+    losses: List[Any] = []
+    took: List[float] = []
+    for step in range(steps):
+        began = time.perf_counter()
+        before(step)
+        optimizer.zero_grad()
+        loss = criterion(model(samples), labels)
+        loss.backward()
+        optimizer.step()
+        if samples.is_cuda:
+            torch.cuda.synchronize(samples.device)
+        losses.append(loss.detach())
+        after(step)
+        took.append(time.perf_counter() - began)
+    now = dict(model.named_parameters())
+    unmoved = [name for name, tensor in start if torch.equal(tensor, now[name])]
+    return Trained([float(loss) for loss in losses], took, unmoved, digest(model))
+
+
+def digest(model: Any) -> str:
+    """SHA-256 over the bytes of every parameter, in order."""
+    found = hashlib.sha256()
+    for parameter in model.parameters():
+        tensor = parameter.detach().cpu().contiguous()
+        found.update(ctypes.string_at(tensor.data_ptr(), tensor.numel() * tensor.element_size()))
+    return found.hexdigest()
+
+
+def difference_to_one_process(model: Any, world_size: int, steps: int, device: Any) -> Optional[float]:
+    """Largest difference between `model` and one process that trained on all shards; None when it is not compared."""
+    import torch
+
+    if steps > MOST_COMPARED_STEPS or world_size > MOST_COMPARED_RANKS:
+        return None
+    alone = build(device)
+    criterion = torch.nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(alone.parameters(), lr=RATE)
+    shards = [shard(rank, device) for rank in range(world_size)]
+    for _ in range(steps):
+        optimizer.zero_grad()
+        for samples, labels in shards:
+            (criterion(alone(samples), labels) / world_size).backward()
+        optimizer.step()
+    pairs = zip(model.parameters(), alone.parameters())
+    return max(float((a.detach() - b.detach()).abs().max()) for a, b in pairs)
