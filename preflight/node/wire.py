@@ -75,9 +75,15 @@ class Signal:
 
 @dataclass(frozen=True)
 class Beat:
-    """Either way: still here. `sent_s` is the sender's wall clock, from which clock offsets are estimated."""
+    """Either way: still here. `sent_s` is the sender's wall clock, from which clock offsets are estimated.
+
+    A beat that answers another says so: `echo_s` is the `sent_s` of that one, `received_s` when it came in by the
+    wall clock of who answers. Only the agent answers beats.
+    """
 
     sent_s: float = 0.0
+    echo_s: float = 0.0
+    received_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -130,7 +136,16 @@ class Failed:
 #: Why a fact could not be had. `missing`: tool, file or device is not there. `denied`: no permission. `timeout`: the
 #: deadline passed. `crashed`: the probe died. `unreachable`: the node gave no agent. `blocked`: something it depends
 #: on failed. `context`: the job context could not be entered. `cancelled`: nobody waits any more.
-UNAVAILABLE_KINDS = ("missing", "denied", "timeout", "crashed", "unreachable", "blocked", "context", "cancelled")
+UNAVAILABLE_KINDS = (
+    "missing",
+    "denied",
+    "timeout",
+    "crashed",
+    "unreachable",
+    "blocked",
+    "context",
+    "cancelled",
+)
 
 
 class ProbeUnavailable(Exception):
@@ -153,7 +168,9 @@ def encode(message: Any) -> bytes:
     """One frame. Raises WireError when the message is larger than `LARGEST_FRAME_BYTES`."""
     body = asdict(message)
     body["type"] = type(message).__name__.lower()
-    data = json.dumps(body, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
+    data = json.dumps(body, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode(
+        "utf-8", "replace"
+    )
     if len(data) > LARGEST_FRAME_BYTES:
         raise WireError("a message of %d bytes is larger than %d" % (len(data), LARGEST_FRAME_BYTES))
     return _LENGTH.pack(len(data)) + data
@@ -185,7 +202,9 @@ class FrameReader:
         while len(self._pending) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._pending)
             if length > LARGEST_FRAME_BYTES:
-                raise WireError("a frame of %d bytes is announced; at most %d" % (length, LARGEST_FRAME_BYTES))
+                raise WireError(
+                    "a frame of %d bytes is announced; at most %d" % (length, LARGEST_FRAME_BYTES)
+                )
             end = _LENGTH.size + length
             if len(self._pending) < end:
                 return

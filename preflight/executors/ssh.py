@@ -1,0 +1,256 @@
+"""Nodes reached with the user's own OpenSSH client, and the user's own configuration.
+
+Jump hosts, users, ports, keys, agents and tokens work because it is the same `ssh` that works by hand. Only the
+control socket is ours: in a private folder, gone with us, so that no master of the user's is used, kept or ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from preflight.executors.base import ExecutorError
+from preflight.executors.pipe import PipeChannel, new_nonce, start_agent
+from preflight.job.hostname import is_hostname
+from preflight.node import bootstrap
+from preflight.recording import Node
+
+#: ssh's own exit code for its own failures; everything else is the remote command's.
+SSH_FAILED = 255
+_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}\$?", re.ASCII)
+#: A socket's path has at most 107 bytes, of which ssh wants 40 for the name and 17 for a temporary suffix.
+_LONGEST_FOLDER = 107 - 41 - 17
+_PREFIX = "preflight-ssh-"
+
+#: What ssh says, what kind of failure that is, and what to do; the first that matches counts. The words are
+#: OpenSSH's (sshconnect.c, ssh.c, packet.c) and the C library's; C locale is set for the latter.
+_WORDS: tuple[tuple[str, str, str, str], ...] = (
+    (
+        r"could not resolve hostname",
+        "unreachable",
+        "its name does not resolve here",
+        "check the spelling, or give it a HostName in ~/.ssh/config",
+    ),
+    (
+        r"during banner exchange|banner line contains|timed out waiting for.*banner",
+        "timeout",
+        "its port 22 accepts connections, but the ssh daemon behind it does not speak: it is frozen or overloaded",
+        "look at sshd on the node, and at its MaxStartups",
+    ),
+    (
+        r"connection refused",
+        "unreachable",
+        "nothing listens on its ssh port",
+        "start sshd there, or set the Port in ~/.ssh/config",
+    ),
+    (
+        r"connection timed out|operation timed out|timeout, server .* not responding",
+        "timeout",
+        "it does not answer",
+        "check that it is up and that no firewall drops packets to its ssh port",
+    ),
+    (
+        r"no route to host|network is unreachable|host is down",
+        "unreachable",
+        "there is no route to it",
+        "check its address and that it is up",
+    ),
+    (
+        r"host key verification failed|remote host identification has changed|no .* host key is known",
+        "denied",
+        "its host key is not known or has changed",
+        "run `ssh {target} true` once by hand and decide about the key",
+    ),
+    (
+        r"too many authentication failures",
+        "denied",
+        "it refused before the right key was offered",
+        "name one key with IdentityFile and set IdentitiesOnly yes in ~/.ssh/config",
+    ),
+    (
+        r"permission denied",
+        "denied",
+        "it does not let you in without a question",
+        "make `ssh -o BatchMode=yes {target} true` work: load the key into the agent, or renew the ticket "
+        "(preflight does not use control sockets that are already open)",
+    ),
+    (
+        r"cannot execute command-line and remote command",
+        "denied",
+        "~/.ssh/config sets a RemoteCommand for it",
+        "set `RemoteCommand none` for preflight's runs",
+    ),
+    (
+        r"kex_exchange_identification|connection (?:closed|reset) by",
+        "unreachable",
+        "it closed the connection before a session began",
+        "look at sshd's log on the node; MaxStartups and deny lists do this",
+    ),
+    (
+        r"bad configuration option|terminating, \d+ bad",
+        "denied",
+        "ssh does not take the user's configuration",
+        "correct the line that it names",
+    ),
+)
+
+
+@dataclass(slots=True)
+class SshExecutor:
+    """Runs agents over `ssh`, one connection a node.
+
+    `program` is the client; `options` are further arguments for it, such as `("-F", path)`.
+    """
+
+    program: str = "ssh"
+    options: tuple[str, ...] = ()
+    name: str = "ssh"
+    _folder: Path | None = None
+
+    async def open(self, node: Node, *, deadline_s: float) -> PipeChannel:
+        """Start an agent on `node.address` (or its name). Raises ExecutorError that says what ssh said."""
+        target = node.address or node.name
+        if not is_target(target):
+            raise ExecutorError(
+                "denied", f"{node.name}: {target!r} is no host name, and is not put on a command line"
+            )
+        nonce = new_nonce()
+        command = [self.program, *self._arguments(deadline_s), "--", target, bootstrap.shell_line(nonce)]
+        environment = {**os.environ, "LC_ALL": "C"}
+        try:
+            channel = PipeChannel(command, description=f"ssh {target}", environment=environment)
+        except OSError as error:
+            raise ExecutorError(
+                "missing",
+                f"{node.name}: `{self.program}` cannot be run here: {error.strerror}; install an OpenSSH client",
+            ) from error
+
+        def diagnose(code: int | None, words: str) -> ExecutorError:
+            return explain(node.name, target, code, words, deadline_s=deadline_s)
+
+        await start_agent(channel, nonce, diagnose=diagnose, deadline_s=deadline_s)
+        return channel
+
+    async def aclose(self) -> None:
+        """Remove the folder of our control sockets."""
+        folder, self._folder = self._folder, None
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _arguments(self, deadline_s: float) -> list[str]:
+        if self._folder is None:
+            self._folder = _private_folder()
+        chosen = {
+            # A question nobody can answer would wait for ever.
+            "BatchMode": "yes",
+            "ConnectTimeout": str(max(1, int(deadline_s))),
+            "ControlMaster": "auto",
+            "ControlPath": f"{self._folder}/%C",
+            "ControlPersist": "no",
+            "ServerAliveInterval": "2",
+            "ServerAliveCountMax": "2",
+            # Forwards of the user's would fail on ports that their own sessions hold.
+            "ClearAllForwardings": "yes",
+            "ForwardAgent": "no",
+            "ForwardX11": "no",
+            "PermitLocalCommand": "no",
+            # QUIET in the user's configuration would hide why a connection failed.
+            "LogLevel": "ERROR",
+        }
+        return [
+            "-T",
+            *(part for key, value in chosen.items() for part in ("-o", f"{key}={value}")),
+            *self.options,
+        ]
+
+
+def is_target(text: str) -> bool:
+    """Whether `text` is `host` or `user@host` by a strict grammar, which admits no option and no shell syntax."""
+    user, at, host = text.rpartition("@")
+    return is_hostname(host) and (not at or _USER.fullmatch(user) is not None)
+
+
+def explain(name: str, target: str, code: int | None, words: str, *, deadline_s: float) -> ExecutorError:
+    """What became of an ssh that ended with `code` (None: that had not by the deadline) and said `words`."""
+    lines = [line.strip() for line in words.splitlines() if line.strip()]
+    missing = next((line for line in lines if line.startswith(bootstrap.NO_PYTHON_MARK)), None)
+    if missing is not None or code == bootstrap.NO_PYTHON:
+        tried = (missing or "").removeprefix(bootstrap.NO_PYTHON_MARK).split()
+        listed = ", ".join(tried) if tried else "none of " + ", ".join(bootstrap.INTERPRETERS) + " is there"
+        return ExecutorError(
+            "missing", f"no Python >= 3.8 on {name}: tried {listed}; preflight's agent needs one", words
+        )
+    said = f' (ssh said: "{lines[-1]}")' if lines else ""
+    if code is None or code == SSH_FAILED:
+        for pattern, kind, meaning, remedy in _WORDS:
+            line = next((line for line in reversed(lines) if re.search(pattern, line, re.IGNORECASE)), None)
+            if line is not None:
+                told = f'{name}: {meaning} (ssh said: "{line}"); {remedy.format(target=target)}'
+                return ExecutorError(kind, told, words)
+    if code is None:
+        return ExecutorError(
+            "timeout",
+            f"{name}: no agent within {deadline_s:g} s, waiting for `ssh {target}` to log in and start Python{said}; "
+            "a slow start-up file of the login shell, a slow home directory or a frozen sshd does this",
+            words,
+        )
+    if code == SSH_FAILED:
+        return ExecutorError("unreachable", f"{name}: ssh could not reach it{said}", words)
+    return ExecutorError(
+        "crashed", f"{name}: the command that starts the agent ended with exit code {code} there{said}", words
+    )
+
+
+def _private_folder() -> Path:
+    """A new folder for control sockets that only we may enter; those of runs that were killed are removed."""
+    namespace = _pid_namespace()
+    bases = [os.environ.get("XDG_RUNTIME_DIR", ""), "/tmp", tempfile.gettempdir()]
+    problem: OSError | None = None
+    for base in bases:
+        if not base.startswith("/") or len(base) + 40 > _LONGEST_FOLDER + 12:
+            continue
+        _remove_stale(Path(base), namespace)
+        try:
+            return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{namespace}-{os.getpid()}-", dir=base))
+        except OSError as error:
+            problem = error
+    raise ExecutorError("denied", f"no folder for ssh's control sockets can be made: {problem}")
+
+
+def _pid_namespace() -> str:
+    """Which process numbers ours are among: in another container the same number is somebody else."""
+    with contextlib.suppress(OSError):
+        return os.readlink("/proc/self/ns/pid").strip("pid:[]")
+    return "0"
+
+
+def _remove_stale(base: Path, namespace: str) -> None:
+    for folder in base.glob(f"{_PREFIX}{namespace}-*-*"):
+        with contextlib.suppress(OSError, ValueError):
+            owner = folder.lstat()
+            pid = int(folder.name.split("-")[3])
+            if (
+                owner.st_uid == os.getuid()
+                and folder.is_dir()
+                and not folder.is_symlink()
+                and not _alive(pid)
+            ):
+                shutil.rmtree(folder)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+EXECUTOR = SshExecutor()

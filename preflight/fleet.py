@@ -1,0 +1,137 @@
+"""All agents of one run: opened together, closed together, gone when this process is."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+import anyio
+
+from preflight import recording
+from preflight.executors.base import Executor, ExecutorError
+from preflight.recording import Node, NodeRecord
+from preflight.session import AgentSession
+
+#: How many nodes are opened at once: a handshake costs the head about 75 ms of CPU with OpenSSH's default key
+#: exchange, and login nodes limit how many connections may be starting.
+FAN_OUT = 32
+
+OnProgress = Callable[[NodeRecord], None]
+
+
+class OpenFleet:
+    """The nodes of a run, each with its session, or with the reason why it has none."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._nodes = tuple(nodes)
+        self._sessions: dict[str, AgentSession] = {}
+        self._problems: dict[str, NodeRecord] = {}
+
+    @property
+    def sessions(self) -> dict[str, AgentSession]:
+        """The sessions by node name, in rank order, of the nodes whose agent answered."""
+        return {node.name: self._sessions[node.name] for node in self._nodes if node.name in self._sessions}
+
+    @property
+    def records(self) -> tuple[NodeRecord, ...]:
+        """How reaching each node went, in rank order, with the latest estimates of the clocks."""
+        return tuple(self._record(node) for node in self._nodes)
+
+    def session(self, name: str) -> AgentSession | NodeRecord:
+        """The session with a node, or its record with the problem. Raises KeyError for a stranger."""
+        return self._sessions[name] if name in self._sessions else self._problems[name]
+
+    def snapshot(self) -> recording.Fleet:
+        """The fleet as checks see it."""
+        return recording.Fleet(self.records)
+
+    def _record(self, node: Node) -> NodeRecord:
+        if node.name in self._sessions:
+            return self._sessions[node.name].record()
+        return self._problems.get(node.name) or NodeRecord(node, "it was not tried", "cancelled")
+
+
+@asynccontextmanager
+async def open_fleet(
+    executor: Executor,
+    nodes: Sequence[Node],
+    *,
+    deadline_s: float = 10.0,
+    on_progress: OnProgress | None = None,
+    clock: Callable[[], float] | None = None,
+) -> AsyncIterator[OpenFleet]:
+    """Start an agent on every node, at most FAN_OUT at once; `deadline_s` is for each node.
+
+    A node that cannot be reached is a record with a problem, never an exception. On leaving, however that
+    happens, all agents are ended, and with them everything they started.
+    """
+    if len({node.name for node in nodes}) != len(nodes):
+        raise ValueError("two nodes of a fleet share a name")
+    fleet = OpenFleet(nodes)
+    limiter = anyio.CapacityLimiter(FAN_OUT)
+    failure: Exception | None = None
+    try:
+        async with anyio.create_task_group() as group:
+
+            async def open_one(node: Node) -> None:
+                async with limiter:
+                    opened = await _opened(executor, node, deadline_s, clock)
+                if isinstance(opened, NodeRecord):
+                    fleet._problems[node.name] = opened
+                else:
+                    fleet._sessions[node.name] = opened
+                    group.start_soon(opened.serve)
+                    await opened.measured()
+                if on_progress is not None:
+                    on_progress(fleet._record(node))
+
+            async with anyio.create_task_group() as opening:
+                for node in nodes:
+                    opening.start_soon(open_one, node)
+            try:
+                yield fleet
+            except Exception as error:
+                # Raised below, outside the task group, which would wrap it in an ExceptionGroup.
+                failure = error
+            finally:
+                await _close_all(fleet)
+        if failure is not None:
+            raise failure
+    finally:
+        await _close_all(fleet)
+        with anyio.CancelScope(shield=True):
+            await executor.aclose()
+
+
+async def _opened(
+    executor: Executor, node: Node, deadline_s: float, clock: Callable[[], float] | None
+) -> AgentSession | NodeRecord:
+    channel = None
+    session = None
+    try:
+        with anyio.fail_after(deadline_s):
+            channel = await executor.open(node, deadline_s=deadline_s)
+            session = AgentSession(channel, node, clock)
+            await session.hello()
+            return session
+    except ExecutorError as error:
+        problem = NodeRecord(node, error.message, error.kind, notes=(error.detail,) if error.detail else ())
+    except TimeoutError:
+        waited = "its agent's first word" if channel is not None else f"{executor.name} to reach it"
+        problem = NodeRecord(
+            node, f"{node.name}: no answer within {deadline_s:g} s, waiting for {waited}", "timeout"
+        )
+    except BaseException:
+        if channel is not None:
+            await channel.aclose()
+        raise
+    if channel is not None:
+        await channel.aclose()
+    return problem
+
+
+async def _close_all(fleet: OpenFleet) -> None:
+    with anyio.CancelScope(shield=True):
+        async with anyio.create_task_group() as closing:
+            for session in fleet.sessions.values():
+                closing.start_soon(session.aclose)

@@ -1,0 +1,178 @@
+"""One request, inside the child that answers it: import the target, run it, send back what it returns."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import faulthandler
+import importlib
+import inspect
+import math
+import os
+import select
+import signal
+import sys
+import threading
+import time
+import traceback
+from typing import Any, Callable, Dict, Optional, Tuple
+
+from preflight.node import process
+from preflight.node.wire import Done, Event, Failed, FrameReader, ProbeUnavailable, Signal, WireError, encode
+
+#: Asks a child for the stacks of all its threads. A real-time signal, because jobs and schedulers use SIGUSR1/2.
+STACKS_SIGNAL = getattr(signal, "SIGRTMIN", signal.SIGUSR2) + 11
+_TRACEBACK_BYTES = 8192
+
+Emit = Callable[[Any], None]
+
+
+class Outlet:
+    """Where the frames of one request go. Threads of the target may emit at the same time."""
+
+    def __init__(self, ask_id: int, fd: int) -> None:
+        self._id = ask_id
+        self._fd = fd
+        self._lock = threading.Lock()
+
+    def emit(self, data: Any) -> None:
+        """Send an event: a mapping or a dataclass."""
+        self.event("child", plain(data))
+
+    def event(self, origin: str, data: Dict[str, Any]) -> None:
+        """Send an event of this origin."""
+        self.send(Event(self._id, time.time(), origin, data))
+
+    def send(self, message: Any) -> None:
+        """Send one frame, whole."""
+        data = memoryview(encode(message))
+        with self._lock:
+            while data:
+                try:
+                    data = data[os.write(self._fd, data) :]
+                except BlockingIOError:
+                    select.select([], [self._fd], [], 1.0)
+
+
+def answer(outlet: Outlet, ask_id: int, target: str, params: Dict[str, Any]) -> None:
+    """Run the target and send exactly one Done or Failed."""
+    try:
+        function = _resolve(target)
+        value = function(params, outlet.emit) if _takes_two(function) else function(params)
+        outlet.send(Done(ask_id, plain(value)))
+    except ProbeUnavailable as error:
+        outlet.send(Failed(ask_id, error.kind, error.reason))
+    except BaseException as error:  # SystemExit too: a library that exits is a crash of the probe.
+        reason = "%s: %s" % (type(error).__name__, error)
+        outlet.send(Failed(ask_id, "crashed", reason, traceback.format_exc()[-_TRACEBACK_BYTES:]))
+
+
+def _resolve(target: str) -> Callable[..., Any]:
+    module, _, path = target.partition(":")
+    found: Any = importlib.import_module(module)
+    for name in path.split("."):
+        found = getattr(found, name)
+    if not callable(found):
+        raise TypeError("%s is no function" % target)
+    return found  # type: ignore[no-any-return]
+
+
+def _takes_two(function: Callable[..., Any]) -> bool:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:
+        return False
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(p.kind in kinds for p in parameters) >= 2
+
+
+def plain(value: Any) -> Any:
+    """The value in JSON's types. Not-a-number and infinities become "nan", "inf", "-inf", which JSON lacks.
+
+    Raises TypeError for what has no JSON form.
+    """
+    if isinstance(value, enum.Enum):
+        return plain(value.value)
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted(plain(item) for item in value)
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    raise TypeError("a probe returned %r, which has no JSON form" % type(value).__name__)
+
+
+def listen_for_stacks() -> None:
+    """Dump all stacks to standard error on `STACKS_SIGNAL`, even while the interpreter is stuck in C."""
+    try:
+        faulthandler.register(STACKS_SIGNAL, file=2, all_threads=True)
+    except (AttributeError, ValueError, OSError, RuntimeError):
+        pass
+
+
+def main(bundle: bytes, fd_in: int, fd_out: int, *, id: int, target: str, params: Dict[str, Any]) -> None:
+    """Entry of a child in the job context, called by the loader; never returns."""
+    outlet = Outlet(id, fd_out)
+    listen_for_stacks()
+    threading.Thread(target=_heed_agent, args=(fd_in,), daemon=True, name="preflight-agent").start()
+    version = "%d.%d.%d" % sys.version_info[:3]
+    outlet.event("start", {"pid": os.getpid(), "python": version, "executable": sys.executable or ""})
+    code = 0
+    try:
+        answer(outlet, id, target, params)
+    except (OSError, WireError):
+        code = 1
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):
+            pass
+    os._exit(code)
+
+
+def _heed_agent(fd: int) -> None:
+    """Do what the agent writes; end with everything below when it is gone.
+
+    The kernel's own means do not reach into a container: there only the end of this pipe tells.
+    """
+    reader = FrameReader()
+    while True:
+        data = _read(fd)
+        if not data:
+            for pid in process.descendants(os.getpid()):
+                process.kill_all([pid])
+            os._exit(1)
+        try:
+            for message in reader.feed(data):
+                if isinstance(message, Signal) and message.what == "stacks":
+                    faulthandler.dump_traceback(file=2, all_threads=True)
+        except WireError:
+            continue
+
+
+def _read(fd: int) -> bytes:
+    while True:
+        try:
+            return os.read(fd, 65536)
+        except BlockingIOError:
+            select.select([fd], [], [])
+        except OSError:
+            return b""
+
+
+def run_forked(ask_id: int, target: str, params: Dict[str, Any], fd_out: int) -> Tuple[int, Optional[str]]:
+    """The body of a forked child: exit code, and what could not be sent."""
+    listen_for_stacks()
+    try:
+        answer(Outlet(ask_id, fd_out), ask_id, target, params)
+        return 0, None
+    except (OSError, WireError) as error:
+        return 1, str(error)

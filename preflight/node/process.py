@@ -1,0 +1,161 @@
+"""The processes below one of ours: who they are, what state they are in, and how to end them all.
+
+A training rank starts loaders, compilers and daemons, some of them in sessions of their own. So nothing here
+trusts process groups: with a subreaper above them, every descendant stays reachable through its parent.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import signal
+import time
+from dataclasses import dataclass
+from typing import Dict, Iterable, List, Optional, Set
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+@dataclass(frozen=True)
+class Stat:
+    """One line of /proc/PID/stat, as far as it matters here. `started` tells a pid from its later reuse."""
+
+    pid: int
+    parent: int
+    state: str
+    command: str
+    started: int
+
+
+def _prctl(option: int, value: int) -> bool:
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        return int(libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0)) == 0
+    except (OSError, AttributeError):
+        return False
+
+
+def die_with_parent(number: int = signal.SIGKILL) -> bool:
+    """Have the kernel send this signal when the thread that started this process ends; False where it cannot."""
+    return _prctl(_PR_SET_PDEATHSIG, number)
+
+
+def adopt_orphans() -> bool:
+    """Become the subreaper: orphans below this process become its children, instead of being lost to init."""
+    return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def stat_of(pid: int) -> Optional[Stat]:
+    """What the kernel says of a process; None when it is gone."""
+    try:
+        with open("/proc/%d/stat" % pid, "rb") as file:
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return None
+    # The command stands in parentheses and may itself hold any character, so the last one ends it.
+    head, _, tail = text.rpartition(")")
+    fields = tail.split()
+    if len(fields) < 20:
+        return None
+    return Stat(pid, int(fields[1]), fields[0], head.partition("(")[2], int(fields[19]))
+
+
+def children_of(pid: int) -> List[int]:
+    """Direct children, from the kernel's own list where it has one and from all of /proc where not."""
+    found: List[int] = []
+    try:
+        threads = os.listdir("/proc/%d/task" % pid)
+    except OSError:
+        return found
+    for thread in threads:
+        try:
+            with open("/proc/%d/task/%s/children" % (pid, thread), "rb") as file:
+                found.extend(int(word) for word in file.read().split())
+        except FileNotFoundError:
+            if not os.path.exists("/proc/self/task/%d/children" % os.getpid()):
+                return [stat.pid for stat in _everyone() if stat.parent == pid]
+        except OSError:
+            continue
+    return found
+
+
+def descendants(root: int) -> List[int]:
+    """Everything below `root`, parents before children. A snapshot: what forks meanwhile may be missing."""
+    found: List[int] = []
+    seen: Set[int] = {root}
+    pending = [root]
+    while pending:
+        for child in children_of(pending.pop(0)):
+            if child not in seen:
+                seen.add(child)
+                found.append(child)
+                pending.append(child)
+    return found
+
+
+def _everyone() -> List[Stat]:
+    stats = [stat_of(int(name)) for name in os.listdir("/proc") if name.isdigit()]
+    return [stat for stat in stats if stat is not None]
+
+
+def kill_all(pids: Iterable[int]) -> None:
+    """SIGKILL to each; those already gone, or not ours to kill, are passed over."""
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except OSError as error:
+            if error.errno not in (errno.ESRCH, errno.EPERM):
+                raise
+
+
+def kill_tree(root: int) -> None:
+    """SIGKILL to `root` and everything below it; what forks away meanwhile becomes the subreaper's orphan."""
+    kill_all([root] + descendants(root))
+
+
+def end_descendants(deadline_s: float) -> List[int]:
+    """Kill everything below this process until nothing is left; the pids that are, when the deadline came first.
+
+    Several rounds, because what forks between the look and the kill is found by the next look. A process stuck in
+    the kernel (state D) dies only when its call returns, hence the deadline.
+    """
+    until = time.monotonic() + deadline_s
+    me = os.getpid()
+    while True:
+        left = descendants(me)
+        kill_all(left)
+        reap()
+        if not left or time.monotonic() > until:
+            return left
+        time.sleep(0.01)
+
+
+def reap() -> Dict[int, int]:
+    """Exit statuses, as `subprocess` counts them, of the children that have ended."""
+    ended: Dict[int, int] = {}
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except OSError:
+            return ended
+        if pid == 0:
+            return ended
+        ended[pid] = exit_code(status)
+
+
+def exit_code(status: int) -> int:
+    """What waitpid said, as `subprocess` says it: negative for a signal."""
+    return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
+def ending(code: int) -> str:
+    """How a process ended, in words."""
+    if code >= 0:
+        return "ended with exit code %d" % code
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = "unknown"
+    return "was killed by signal %d (%s)" % (-code, name)

@@ -1,0 +1,222 @@
+"""The agent's view of one running child: how it is started, what it has said, what it is waiting for."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from typing import Dict, List, NoReturn, Optional, Tuple
+
+from preflight.node import bootstrap, child, process
+from preflight.node.wire import Ask, Context, FrameReader
+
+#: How much of a child's standard error is kept as evidence.
+ERROR_BYTES = 8192
+_FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
+
+
+class Running:
+    """A child and its pipes. `out` carries frames, `err` text, `feed` bytes to a context child."""
+
+    def __init__(self, ask: Ask, pid: int, now_s: float) -> None:
+        self.ask = ask
+        self.pid = pid
+        self.deadline_at_s = now_s + ask.deadline_s
+        self.out = -1
+        self.err = -1
+        self.feed = -1
+        self.status = -1
+        self.reader = FrameReader()
+        self.answered = False
+        #: Set once it is over for this child: when its processes are killed.
+        self.kill_at_s: Optional[float] = None
+        self.timed_out = False
+        self.nonce = b""
+        self.noise = bytearray()
+        self.to_feed = bytearray()
+        self.exec_problem = ""
+        #: The pid that the child itself sees; in a container it may be nobody here.
+        self.inner_pid = pid
+        self.dump_at_s: Optional[float] = None
+        self.dump_from = 0
+        self.states: Dict[int, str] = {}
+        self.doubtful: Dict[int, str] = {}
+        self._error = bytearray()
+        self._error_total = 0
+
+    @property
+    def started(self) -> bool:
+        """Whether the child's own Python has spoken (a forked one has from the start)."""
+        return not self.nonce
+
+    def heard_error(self, data: bytes) -> None:
+        """Keep the end of what it wrote to standard error."""
+        self._error_total += len(data)
+        self._error += data
+        del self._error[:-ERROR_BYTES]
+
+    @property
+    def error_total(self) -> int:
+        """How many bytes it has written to standard error so far."""
+        return self._error_total
+
+    def error_text(self, since: int = 0) -> str:
+        """The kept end of standard error, from byte `since` of the whole on."""
+        kept_from = self._error_total - len(self._error)
+        return self._error[max(0, since - kept_from) :].decode("utf-8", "replace")
+
+    def last_error_line(self) -> str:
+        """The last line it wrote to standard error that is not empty."""
+        lines = [line.strip() for line in self.error_text().splitlines() if line.strip()]
+        return lines[-1][-300:] if lines else ""
+
+    def waiting_for(self) -> str:
+        """What a child that missed its deadline was at, as far as can be told from outside."""
+        if self.ask.context is not None and not self.started:
+            return "the job context to start (`%s`)" % " ".join(command_of(self.ask.context))
+        stat = process.stat_of(self.pid)
+        stuck = ""
+        if stat is not None and stat.state in ("D", "T", "t"):
+            stuck = ", whose process is %s" % (
+                "stopped" if stat.state != "D" else "stuck in the kernel (state D)"
+            )
+        place = innermost(self.error_text(self.dump_from)) if self.timed_out else ""
+        return self.ask.target + (" at " + place if place else "") + stuck
+
+
+def innermost(stacks: str) -> str:
+    """Where the main thread stands in a dump of faulthandler's, which prints that thread last.
+
+    The innermost frame of our own is preferred, because `socket.py` says less than the probe that called it.
+    """
+    places: List[str] = []
+    for line in stacks.splitlines():
+        if line.startswith(("Thread ", "Current thread ")):
+            places = []
+        match = _FRAME.match(line)
+        if match:
+            places.append(
+                "%s:%s in %s" % (match.group(1).replace(bootstrap.ORIGIN + "/", ""), *match.groups()[1:])
+            )
+    ours = [place for place in places if place.startswith(("preflight", "reference_trainer"))]
+    answers = "preflight/node/"
+    chosen = [place for place in ours if not place.startswith(answers)] or places
+    return chosen[0] if chosen else ""
+
+
+def command_of(context: Context) -> List[str]:
+    """The command of a job context as a person would write it."""
+    return [*context.wrapper, context.interpreter]
+
+
+def fork(ask: Ask, nonce: str, bundle: bytes, now_s: float) -> Running:
+    """Start the child of a request: a fork of this process, or a fresh interpreter in its context.
+
+    Raises OSError when the node is out of processes or descriptors.
+    """
+    context = ask.context
+    pipes = [os.pipe() for _ in range(2 if context is None else 4)]
+    (out_r, out_w), (err_r, err_w) = pipes[:2]
+    agent = os.getpid()
+    try:
+        pid = os.fork()
+    except OSError:
+        for pair in pipes:
+            os.close(pair[0])
+            os.close(pair[1])
+        raise
+    if pid == 0:
+        _become(ask, nonce, agent, pipes)
+    os.close(out_w)
+    os.close(err_w)
+    running = Running(ask, pid, now_s)
+    running.out, running.err = out_r, err_r
+    if context is not None:
+        (in_r, in_w), (status_r, status_w) = pipes[2:]
+        os.close(in_r)
+        os.close(status_w)
+        running.feed, running.status = in_w, status_r
+        running.nonce = ("\n" + nonce + "\n").encode()
+        arguments = {"id": ask.id, "target": ask.target, "params": ask.params}
+        running.to_feed += bootstrap.first_words(bundle, "preflight.node.child:main", arguments)
+    for fd in (running.out, running.err, running.feed, running.status):
+        if fd >= 0:
+            os.set_blocking(fd, False)
+    return running
+
+
+def _become(ask: Ask, nonce: str, agent: int, pipes: List[Tuple[int, int]]) -> NoReturn:
+    """In the new process: cut every tie to the agent but the pipes, then run or exec."""
+    code = 1
+    try:
+        os.setsid()
+        process.die_with_parent()
+        if os.getppid() != agent:
+            os._exit(1)
+        process.adopt_orphans()
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        ends = [end for pair in pipes for end in pair]
+        null = os.open(os.devnull, os.O_RDWR)
+        out_w, err_w = ends[1], ends[3]
+        os.dup2(null if ask.context is None else ends[4], 0)
+        os.dup2(err_w if ask.context is None else out_w, 1)
+        os.dup2(err_w, 2)
+        kept = [out_w] if ask.context is None else [ends[7]]
+        _close_others(kept)
+        if ask.context is None:
+            code, problem = child.run_forked(ask.id, ask.target, ask.params, out_w)
+            if problem is not None:
+                os.write(2, problem.encode())
+        else:
+            _enter(ask.context, nonce, ends[7])
+    except BaseException as error:
+        os.write(2, ("%s: %s\n" % (type(error).__name__, error)).encode("utf-8", "replace"))
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except (OSError, ValueError, AttributeError):
+                pass
+        os._exit(code)
+
+
+def _close_others(kept: List[int]) -> None:
+    for name in os.listdir("/proc/self/fd"):
+        fd = int(name)
+        if fd > 2 and fd not in kept:
+            try:
+                os.close(fd)
+            except OSError:
+                pass
+
+
+def _enter(context: Context, nonce: str, status: int) -> None:
+    """Exec the interpreter of the job; what hinders that is written to `status`, which exec closes."""
+    for number in (signal.SIGPIPE, getattr(signal, "SIGXFSZ", signal.SIGPIPE)):
+        signal.signal(number, signal.SIG_DFL)
+    claimed = " (%s)" % context.provenance if context.provenance else ""
+    try:
+        if context.directory is not None:
+            os.chdir(context.directory)
+    except OSError as error:
+        told = "its working directory %s%s cannot be entered: %s" % (
+            context.directory,
+            claimed,
+            error.strerror,
+        )
+        os.write(status, told.encode("utf-8", "replace"))
+        os._exit(1)
+    environment = {**os.environ, **context.environment}
+    command = [*context.wrapper, *bootstrap.arguments(context.interpreter, nonce, [])]
+    if context.prelude:
+        command = ["bash", "-c", "\n".join([*context.prelude, 'exec "$@"']), "bash", *command]
+    try:
+        os.execvpe(command[0], command, environment)
+    except OSError as error:
+        told = "`%s`%s cannot be run: %s" % (command[0], claimed, error.strerror)
+        os.write(status, told.encode("utf-8", "replace"))
+        os._exit(1)
