@@ -29,7 +29,6 @@ __all__ = ["Cluster"]
 _DATA = ipaddress.IPv4Network("10.77.0.0/16")
 _MANAGEMENT = ipaddress.IPv4Network("10.78.0.0/16")
 _SHM_BYTES = 2**30
-_COVERED = ("/tmp", "/run", "/srv")
 _STATE = "/run/cluster"
 
 
@@ -191,10 +190,13 @@ def _write(folder: Path, files: Mapping[str, tuple[str, int]]) -> None:
 
 
 def _paths_to_keep(shared: Sequence[Path]) -> list[str]:
-    """The folders, ours and the caller's, that a node's own /tmp, /run and /srv would hide."""
+    """The folders, ours and the caller's, that a node's own /tmp and /srv would hide."""
     ours = [Path(sys.prefix), Path(sys.base_prefix), Path.cwd(), Path(__file__).parents[2]]
     paths = {os.path.realpath(path) for path in [*ours, *shared]}
-    return sorted(path for path in paths if path.startswith(tuple(f"{top}/" for top in _COVERED)))
+    for path in sorted(paths):
+        if path in ("/tmp", "/srv", "/run") or path.startswith("/run/"):
+            raise ValueError(f"{path} cannot be shared: every node has its own; expected a folder elsewhere")
+    return sorted(path for path in paths if path.startswith(("/tmp/", "/srv/")))
 
 
 class _Reports:

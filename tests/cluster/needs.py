@@ -48,11 +48,16 @@ def needs() -> list[str]:
     reasons = [
         f"{tool} is missing (Debian package: {package})"
         for tool, package in sorted(_TOOLS.items())
-        if shutil.which(tool) is None
+        if shutil.which(tool, path=_search_path()) is None
     ]
     if not Path("/srv").is_dir():
         reasons.append("there is no folder /srv to mount the nodes' data on")
     return reasons or _trial()
+
+
+def _search_path() -> str:
+    """PATH and the administrators' folders, which not every root has on it."""
+    return os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
 
 
 def _trial() -> list[str]:
@@ -64,6 +69,7 @@ def _trial() -> list[str]:
             text=True,
             timeout=20,
             stdin=subprocess.DEVNULL,
+            env={"PATH": _search_path(), "LANG": "C"},
             check=False,
         )
     except subprocess.TimeoutExpired:

@@ -43,27 +43,23 @@ END
 # What the machine has under /etc, with our own files in front of it.
 mount -t overlay -o "lowerdir=/etc,upperdir=$state/etc,workdir=$state/work" etc /etc
 
-if [ "$kind" = node ]; then
-    # Paths to keep that the new /tmp, /run or /srv would cover.
-    kept=0
-    for path in "$@"; do
-        mkdir -p "$state/kept/$kept"
-        mount --rbind "$path" "$state/kept/$kept"
-        kept=$((kept + 1))
-    done
-    mount -t tmpfs -o mode=1777 tmp /tmp
-fi
+# Paths to keep that the new /tmp or /srv would cover.
+kept=0
+for path in "$@"; do
+    mkdir -p "$state/kept/$kept"
+    mount --rbind "$path" "$state/kept/$kept"
+    kept=$((kept + 1))
+done
+if [ "$kind" = node ]; then mount -t tmpfs -o mode=1777 tmp /tmp; fi
 mount -t tmpfs -o "mode=1777,size=$shm" shm /dev/shm
 mount -t tmpfs -o mode=755 srv /srv
 mkdir /srv/data
-if [ "$kind" = node ]; then
-    kept=0
-    for path in "$@"; do
-        mkdir -p "$path"
-        mount --move "$state/kept/$kept" "$path"
-        kept=$((kept + 1))
-    done
-fi
+kept=0
+for path in "$@"; do
+    mkdir -p "$path"
+    mount --move "$state/kept/$kept" "$path"
+    kept=$((kept + 1))
+done
 
 # The library folder, read-only, with the stub (a link into /run) in front of it.
 if [ "$kind" = node ] && [ "$libraries" != - ]; then

@@ -119,6 +119,15 @@ def test_shared_folders_stay_visible_on_the_nodes(tmp_path: Path) -> None:
     assert (tmp_path / "train.py").exists()
 
 
+def test_what_cannot_be_shared_or_named_is_refused_at_once() -> None:
+    with pytest.raises(ValueError, match="/run/data cannot be shared"):
+        Cluster(1, shared=[Path("/run/data")])
+    with pytest.raises(ValueError, match="'-oProxy' cannot be the host name"):
+        Cluster(1, names=["-oProxy"])
+    with pytest.raises(ValueError, match="different names"):
+        Cluster(2, names=["a", "a"])
+
+
 def test_a_cluster_that_cannot_start_says_why_and_leaves_nothing() -> None:
     before = _machine()
     with pytest.raises(ClusterError, match="did not come up"), Cluster(2, mtu=12):
@@ -174,7 +183,7 @@ def test_impossible_skips_with_the_reason_and_fails_in_ci(monkeypatch: pytest.Mo
 
 
 def test_needs_names_the_package_of_a_missing_tool(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "/nonexistent")
+    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
     assert "nft is missing (Debian package: nftables)" in needs()
 
 
