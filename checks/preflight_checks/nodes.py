@@ -1,0 +1,72 @@
+"""Whether every node of the job can be reached at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from preflight.job import Job
+from preflight.judgement import Verdict, check, failed, passed
+from preflight.outcome import Evidence, Severity
+from preflight.recording import Facts, Fleet, NodeRecord
+from preflight.request import Request
+
+from preflight_checks.demands import deciding
+
+#: What to do, by `NodeRecord.problem_kind`; the executors' own words stand in the message.
+_REMEDIES = {
+    "timeout": "See whether {node} is up and its port is not filtered; `{command}` must answer within seconds.",
+    "denied": "Let this user log in to {node} without a question: `{command}` must print `true` and ask nothing.",
+    "missing": "Install Python 3.8 or newer on {node}, or name its interpreter.",
+    "unresolved": "Correct the host name, or add {node} to DNS or /etc/hosts here.",
+}
+_OTHERWISE = "Make `{command}` work from here, or take {node} out of the job's host list."
+
+
+def _plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
+    yield from ()
+
+
+@check(
+    "NOD001",
+    "node-unreachable",
+    plan=_plan,
+    severity=Severity.ERROR,
+    evidence=("deepspeedai/DeepSpeed#1603", "deepspeedai/DeepSpeed#1481"),
+)
+def node_unreachable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """Every node of the job answers.
+
+    What it checks: each expected node gave an agent within the deadline.
+
+    Why it matters: one node that never starts leaves all others waiting in rendezvous, silently, until a
+    time-out of 10 to 30 minutes; none of them names the missing one.
+
+    Example: node3 of four is down; torchrun on the other three prints nothing.
+
+    Fix: bring the node back, allow the login, or remove it from the host list and lower the number of nodes.
+
+    Known limits: a node may answer here and still be cordoned by the scheduler.
+
+    Evidence: deepspeedai/DeepSpeed#1603, deepspeedai/DeepSpeed#1481.
+    """
+    hosts = deciding(job, "hosts")
+    for record in fleet.records:
+        if not record.problem:
+            yield passed(record.node.name)
+            continue
+        address = record.node.address or record.node.name
+        command = f"ssh -o BatchMode=yes -- {address} true"
+        remedy = _REMEDIES.get(record.problem_kind, _OTHERWISE)
+        yield failed(
+            record.node.name,
+            f"{_who(record)} cannot be reached: {record.problem}",
+            at=Evidence("agent", record.problem, "an answer", command, record.node.name),
+            also=hosts,
+            nodes=(record.node.name,),
+            remedy=remedy.format(node=record.node.name, command=command),
+        )
+
+
+def _who(record: NodeRecord) -> str:
+    node = record.node
+    return f"{node.name} (at {node.address})" if node.address not in ("", node.name) else node.name

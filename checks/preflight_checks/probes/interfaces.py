@@ -1,0 +1,300 @@
+"""The network interfaces of this node, as communication libraries see them, and the route to a host.
+
+`getifaddrs` is asked first, because NCCL, Gloo and TensorPipe all walk its list, in its order. Facts from
+/sys are used only where /sys shows this network namespace, which in a container it may not.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import ipaddress
+import json
+import os
+import socket
+import struct
+import subprocess
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Optional, Tuple
+
+from preflight.node.wire import ProbeUnavailable
+
+from preflight_checks.probes.names import lookup
+
+UP, LOOPBACK, RUNNING = 0x1, 0x8, 0x40
+_SIOCGIFMTU = 0x8921
+
+
+@dataclass(frozen=True)
+class Address:
+    """An address with the length of its prefix in bits."""
+
+    address: str
+    prefix: int
+
+
+@dataclass(frozen=True)
+class Interface:
+    """One interface. `kind` is `physical`, `virtual`, `bridge`, `loopback` or empty when it cannot be told.
+
+    `speed_mbps` is what the driver reports; None where it reports nothing.
+    """
+
+    name: str
+    up: bool
+    running: bool
+    loopback: bool
+    addresses: List[Address] = field(default_factory=list)
+    mtu: Optional[int] = None
+    speed_mbps: Optional[int] = None
+    kind: str = ""
+
+
+@dataclass(frozen=True)
+class Interfaces:
+    """All interfaces, in the order `getifaddrs` lists them."""
+
+    interfaces: List[Interface]
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Route:
+    """How the kernel would send to `destination`: over `interface`, from `source`.
+
+    `problem` is `unresolved`, `timeout` or `no-route` when it would not.
+    """
+
+    destination: str
+    address: str = ""
+    interface: str = ""
+    source: str = ""
+    problem: str = ""
+    detail: str = ""
+
+
+def interfaces(params: Dict[str, Any]) -> Interfaces:
+    """Every interface with its addresses. Raises ProbeUnavailable when no way to list them works."""
+    rows = None  # type: Optional[List[Tuple[str, int, Optional[Address]]]]
+    source = "getifaddrs"
+    try:
+        rows = _getifaddrs()
+    except (OSError, AttributeError):
+        source = "ip -j addr"
+        rows = _from_command()
+    if rows is None:
+        raise ProbeUnavailable("missing", "neither getifaddrs nor `ip -j addr` works on this node")
+    return Interfaces([_described(name, flags, found) for name, flags, found in grouped(rows)], source)
+
+
+def grouped(
+    rows: List[Tuple[str, int, Optional[Address]]],
+) -> List[Tuple[str, int, List[Address]]]:
+    """Rows of `getifaddrs` (one per address) put together by interface, in first-seen order."""
+    order = []  # type: List[str]
+    flags = {}  # type: Dict[str, int]
+    found = {}  # type: Dict[str, List[Address]]
+    for name, bits, address in rows:
+        if name not in flags:
+            order.append(name)
+            flags[name] = bits
+            found[name] = []
+        if address is not None and address not in found[name]:
+            found[name].append(address)
+    return [(name, flags[name], found[name]) for name in order]
+
+
+def parse_ip_addr(text: str) -> List[Tuple[str, int, Optional[Address]]]:
+    """Rows as `getifaddrs` gives them, from the output of `ip -j addr`. Raises ValueError when it is no such."""
+    rows = []  # type: List[Tuple[str, int, Optional[Address]]]
+    listed = json.loads(text)
+    if not isinstance(listed, list):
+        raise ValueError("a list of interfaces was expected")
+    bits = {"UP": UP, "LOOPBACK": LOOPBACK, "LOWER_UP": RUNNING}
+    for item in listed:
+        if not isinstance(item, dict) or "ifname" not in item:
+            continue
+        flags = sum(bits.get(flag, 0) for flag in item.get("flags", []))
+        rows.append((item["ifname"], flags, None))
+        for address in item.get("addr_info", []):
+            if address.get("family") in ("inet", "inet6") and "local" in address:
+                rows.append((item["ifname"], flags, Address(address["local"], int(address.get("prefixlen", 0)))))
+    return rows
+
+
+def _from_command() -> Optional[List[Tuple[str, int, Optional[Address]]]]:
+    try:
+        done = subprocess.run(
+            ["ip", "-j", "addr"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=3, env={"LC_ALL": "C", "PATH": os.environ.get("PATH", "") + ":/usr/sbin:/sbin"}
+        )
+        return parse_ip_addr(done.stdout.decode("utf-8", "replace"))
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None
+
+
+class _Ifaddrs(ctypes.Structure):
+    pass
+
+
+_Ifaddrs._fields_ = [
+    ("next", ctypes.POINTER(_Ifaddrs)),
+    ("name", ctypes.c_char_p),
+    ("flags", ctypes.c_uint),
+    ("address", ctypes.c_void_p),
+    ("netmask", ctypes.c_void_p),
+    ("other", ctypes.c_void_p),
+    ("data", ctypes.c_void_p),
+]
+
+
+def _getifaddrs() -> List[Tuple[str, int, Optional[Address]]]:
+    library = ctypes.CDLL(None, use_errno=True)
+    head = ctypes.POINTER(_Ifaddrs)()
+    if library.getifaddrs(ctypes.byref(head)) != 0:
+        raise OSError(ctypes.get_errno(), "getifaddrs")
+    rows = []  # type: List[Tuple[str, int, Optional[Address]]]
+    try:
+        entry = head
+        while entry:
+            item = entry.contents
+            name = (item.name or b"").decode("utf-8", "replace")
+            rows.append((name, int(item.flags), _address(item.address, item.netmask)))
+            entry = item.next
+    finally:
+        library.freeifaddrs(head)
+    return rows
+
+
+def _address(pointer: Optional[int], netmask: Optional[int]) -> Optional[Address]:
+    """The address a `sockaddr` holds; None for other families (packet sockets)."""
+    if not pointer:
+        return None
+    (family,) = struct.unpack("=H", ctypes.string_at(pointer, 2))
+    if family == socket.AF_INET:
+        text = socket.inet_ntop(socket.AF_INET, ctypes.string_at(pointer + 4, 4))
+        mask = ctypes.string_at(netmask + 4, 4) if netmask else b"\xff" * 4
+    elif family == socket.AF_INET6:
+        text = socket.inet_ntop(socket.AF_INET6, ctypes.string_at(pointer + 8, 16))
+        mask = ctypes.string_at(netmask + 8, 16) if netmask else b"\xff" * 16
+    else:
+        return None
+    return Address(text, sum(bin(byte).count("1") for byte in mask))
+
+
+def _described(name: str, flags: int, addresses: List[Address]) -> Interface:
+    folder = "/sys/class/net/" + name
+    ours = _sys_is_ours(name, folder)
+    kind = ""
+    if flags & LOOPBACK:
+        kind = "loopback"
+    elif ours and os.path.isdir(folder + "/bridge"):
+        kind = "bridge"
+    elif ours:
+        kind = "physical" if os.path.exists(folder + "/device") else "virtual"
+    speed = _number(folder + "/speed") if ours else None
+    return Interface(
+        name,
+        bool(flags & UP),
+        bool(flags & RUNNING),
+        bool(flags & LOOPBACK),
+        addresses,
+        _mtu(name),
+        speed if speed is not None and speed > 0 else None,
+        kind,
+    )
+
+
+def _sys_is_ours(name: str, folder: str) -> bool:
+    try:
+        return _number(folder + "/ifindex") == socket.if_nametoindex(name)
+    except OSError:
+        return False
+
+
+def _mtu(name: str) -> Optional[int]:
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as plain:
+            answer = fcntl.ioctl(plain.fileno(), _SIOCGIFMTU, struct.pack("16s16x", name.encode()[:15]))
+        return int(struct.unpack("16si12x", answer)[1])
+    except (OSError, struct.error):
+        return None
+
+
+def _number(path: str) -> Optional[int]:
+    try:
+        with open(path) as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return None
+
+
+def route(params: Dict[str, Any]) -> Route:
+    """How the kernel would send to `params["destination"]` (a name or an address). Sends nothing.
+
+    Connecting a datagram socket makes the kernel choose route and source without a packet; the interface is
+    asked of it by netlink, or is the one that has the source address where netlink is not to be had.
+    """
+    destination = str(params["destination"])
+    found = lookup(destination, float(params.get("limit_s", 3.0)))
+    if not found.addresses:
+        return Route(destination, problem=found.problem or "unresolved", detail=found.detail)
+    address = found.addresses[0]
+    try:
+        source = _source(address)
+    except OSError as error:
+        return Route(destination, address, problem="no-route", detail=error.strerror or str(error))
+    name = _route_by_netlink(address) or _holder_of(source)
+    return Route(destination, address, name, source)
+
+
+def _source(address: str) -> str:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as plain:
+        plain.connect((address, 9))
+        return str(plain.getsockname()[0])
+
+
+def _holder_of(source: str) -> str:
+    try:
+        rows = _getifaddrs()
+    except (OSError, AttributeError):
+        rows = _from_command() or []
+    for name, _flags, address in rows:
+        if address is not None and address.address == source:
+            return name
+    return ""
+
+
+def _route_by_netlink(address: str) -> str:
+    """Name of the outgoing interface; empty when netlink does not say."""
+    packed = ipaddress.ip_address(address).packed
+    family = socket.AF_INET6 if len(packed) == 16 else socket.AF_INET
+    attribute = struct.pack("=HH", 4 + len(packed), 1) + packed
+    body = struct.pack("=BBBBBBBBI", family, len(packed) * 8, 0, 0, 0, 0, 0, 0, 0) + attribute
+    header = struct.pack("=IHHII", 16 + len(body), 26, 1, 1, 0)
+    try:
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as netlink:
+            netlink.settimeout(1.0)
+            netlink.send(header + body)
+            index = parse_route_answer(netlink.recv(65536))
+        return socket.if_indextoname(index) if index else ""
+    except (OSError, AttributeError, struct.error):
+        return ""
+
+
+def parse_route_answer(data: bytes) -> Optional[int]:
+    """Index of the outgoing interface in one netlink answer to a route request; None when it has none."""
+    if len(data) < 28:
+        return None
+    length, kind = struct.unpack_from("=IH", data)
+    if kind != 24:
+        return None
+    at = 16 + 12
+    while at + 4 <= min(length, len(data)):
+        size, name = struct.unpack_from("=HH", data, at)
+        if size < 4:
+            return None
+        if name == 4 and size == 8:
+            return int(struct.unpack_from("=I", data, at + 4)[0])
+        at += (size + 3) & ~3
+    return None

@@ -1,0 +1,171 @@
+"""Whether a port can be bound on this node, and who holds it if not."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+from dataclasses import dataclass, field
+from typing import Any, Dict, Iterator, List, Set, Tuple
+
+_LISTEN = 0x0A
+#: A node may have tens of thousands of processes; looking for a holder stops after so many.
+_MOST_PROCESSES = 20000
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A process with a socket on the port. `pid` is 0 and `command` empty where /proc does not show it to us."""
+
+    local: str
+    listening: bool
+    pid: int = 0
+    command: str = ""
+    uid: int = -1
+
+
+@dataclass(frozen=True)
+class PortState:
+    """Whether `port` could be bound. `problem` is empty, `in-use`, `not-local`, `denied` or `other`."""
+
+    port: int
+    host: str = ""
+    problem: str = ""
+    detail: str = ""
+    holders: List[Holder] = field(default_factory=list)
+
+
+def bindable(params: Dict[str, Any]) -> PortState:
+    """Bind and listen on `params["port"]` as the launcher would, and let go at once.
+
+    Without `host` it is done as torch's store does it: with SO_REUSEADDR on the IPv6 wildcard for both families,
+    else on the IPv4 wildcard. With `host` (an address, as parameter servers bind) only on that.
+    """
+    port, host = int(params["port"]), str(params.get("host") or "")
+    if not 0 < port < 65536:
+        return PortState(port, host, "other", "a port lies between 1 and 65535")
+    try:
+        _bind(host, port)
+    except OSError as error:
+        problem = _PROBLEMS.get(error.errno or 0, "other")
+        holders = list(holders_of(port)) if problem == "in-use" else []
+        return PortState(port, host, problem, error.strerror or str(error), holders)
+    return PortState(port, host)
+
+
+_PROBLEMS = {errno.EADDRINUSE: "in-use", errno.EADDRNOTAVAIL: "not-local", errno.EACCES: "denied"}
+
+
+def _bind(host: str, port: int) -> None:
+    if host:
+        found = socket.getaddrinfo(host, port, socket.AF_UNSPEC, socket.SOCK_STREAM)[0]
+        bound(found[0], found[4]).close()
+        return
+    try:
+        bound(socket.AF_INET6, ("::", port), both=True).close()
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise
+        bound(socket.AF_INET, ("0.0.0.0", port)).close()
+
+
+def bound(family: int, address: Tuple[Any, ...], both: bool = False) -> socket.socket:
+    """A listening socket on `address`; with `both` an IPv6 one that also takes IPv4. Raises OSError."""
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if both:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        listener.bind(address)
+        listener.listen(128)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of /proc/net/tcp: local address and port, state, owner and the inode of the socket."""
+
+    address: str
+    port: int
+    state: int
+    uid: int
+    inode: int
+
+
+def parse_tcp_table(text: str) -> List[Row]:
+    """The sockets in the text of /proc/net/tcp or tcp6; lines of another shape are left out."""
+    rows = []  # type: List[Row]
+    for line in text.splitlines()[1:]:
+        parts = line.split()
+        if len(parts) < 10 or ":" not in parts[1]:
+            continue
+        address, _, port = parts[1].rpartition(":")
+        try:
+            rows.append(Row(_address(address), int(port, 16), int(parts[3], 16), int(parts[7]), int(parts[9])))
+        except (ValueError, OSError):
+            continue
+    return rows
+
+
+def _address(text: str) -> str:
+    """The kernel prints addresses as hexadecimal words of host byte order."""
+    words = [int(text[at : at + 8], 16) for at in range(0, len(text), 8)]
+    packed = b"".join(struct.pack("=I", word) for word in words)
+    return socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed)
+
+
+def holders_of(port: int) -> Iterator[Holder]:
+    """The sockets with this local port, listening ones first, with their processes where those can be seen."""
+    rows = []  # type: List[Row]
+    for path in ("/proc/net/tcp", "/proc/net/tcp6"):
+        try:
+            with open(path) as file:
+                rows += [row for row in parse_tcp_table(file.read()) if row.port == port]
+        except OSError:
+            continue
+    listening = [row for row in rows if row.state == _LISTEN]
+    rows = (listening or rows)[:4]
+    owners = _owners({row.inode for row in rows if row.inode})
+    for row in rows:
+        pid, command = owners.get(row.inode, (0, ""))
+        local = ("[%s]:%d" if ":" in row.address else "%s:%d") % (row.address, port)
+        yield Holder(local, row.state == _LISTEN, pid, command, row.uid)
+
+
+def _owners(inodes: Set[int]) -> Dict[int, Tuple[int, str]]:
+    """Process id and command by socket inode, of those processes whose descriptors we may read."""
+    wanted = {"socket:[%d]" % inode: inode for inode in inodes}
+    found = {}  # type: Dict[int, Tuple[int, str]]
+    if not wanted:
+        return found
+    for entry in [name for name in os.listdir("/proc") if name.isdigit()][:_MOST_PROCESSES]:
+        folder = "/proc/%s/fd" % entry
+        try:
+            for descriptor in os.listdir(folder):
+                inode = wanted.get(os.readlink(folder + "/" + descriptor))
+                if inode is not None:
+                    found.setdefault(inode, (int(entry), _command(entry)))
+        except OSError:
+            continue
+        if len(found) == len(wanted):
+            break
+    return found
+
+
+def _command(pid: str) -> str:
+    """The program and its first argument; the rest may hold secrets and is left out."""
+    try:
+        with open("/proc/%s/cmdline" % pid, "rb") as file:
+            parts = [part.decode("utf-8", "replace") for part in file.read(4096).split(b"\0") if part]
+    except OSError:
+        return ""
+    shown = [os.path.basename(parts[0])] if parts else []
+    for part in parts[1:3]:
+        if part.startswith("-") and part not in ("-m", "-u", "-l", "-lk"):
+            break
+        shown.append(part)
+    return " ".join(shown)[:120]
