@@ -14,7 +14,8 @@ from preflight.report import Report, report_on
 
 if TYPE_CHECKING:
     from preflight.job import Job
-    from preflight.run import CheckOptions, Progress
+    from preflight.progress import Progress
+    from preflight.run import CheckOptions
 
 
 def lint(

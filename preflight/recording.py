@@ -111,7 +111,7 @@ class Configuration:
 class Recording:
     """Claims, configuration, time, versions, requests, facts and events of one run.
 
-    `created` is the wall time in ISO 8601 with offset; `stage_limit` the last stage that was asked for.
+    `created` is the wall time in ISO 8601 with offset; `interrupted` the exit code of a run ended from outside.
     """
 
     jobs: tuple[Job, ...]
@@ -125,6 +125,7 @@ class Recording:
     stages: tuple[StageRecord, ...] = ()
     facts: tuple[FactRecord, ...] = ()
     events: tuple[EventRecord, ...] = ()
+    interrupted: int = 0
     schema_version: int = SCHEMA_VERSION
 
 

@@ -156,6 +156,8 @@ def _verdict(
 
 
 def _exit_code(recording: Recording, verdict: VerdictKind) -> int:
+    if recording.interrupted:
+        return recording.interrupted
     if not recording.jobs:
         return ExitCode.NOTHING_TO_DO
     if verdict is VerdictKind.NO_GO:

@@ -1,0 +1,162 @@
+"""SARIF 2.1.0, which code-scanning pages and editors read.
+
+A finding is a `fail` result. An outcome that had to be told and could not is an `open` result, so that it shows
+up instead of looking like a pass. A fault of a node has that node as its logical location and, where a claim of
+the job made us look, the claim's place as its physical one.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from preflight.outcome import Finding, Location, Outcome, Severity
+from preflight.report import Report
+from preflight.reporters.base import Style
+from preflight.reporters.clean import clean
+
+SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+_LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
+_FINGERPRINT = "preflight/v1"
+_ROOT = "ROOT"
+
+
+class SarifReporter:
+    """One run with one result a finding."""
+
+    name = "sarif"
+
+    def render(self, report: Report, style: Style) -> bytes:
+        """The log as JSON; `style` has no influence."""
+        return json.dumps(log(report), indent=2, ensure_ascii=False).encode() + b"\n"
+
+
+def log(report: Report) -> dict[str, Any]:
+    """The SARIF log of `report` as plain values."""
+    opened = [outcome for outcome in report.coverage.not_told if outcome.required]
+    rules = _rules(report, opened)
+    index = {rule["id"]: number for number, rule in enumerate(rules)}
+    results = [_result(finding, index) for finding in (*report.findings, *report.suppressed)]
+    results.extend(_open(outcome, index) for outcome in opened)
+    run: dict[str, Any] = {
+        "tool": {"driver": {"name": "preflight", "version": report.tool.version, "rules": rules}},
+        "automationDetails": {"id": f"preflight/{report.run.verb}/"},
+        "invocations": [
+            {"executionSuccessful": report.exit_code in (0, 1, 3), "exitCode": report.exit_code},
+        ],
+        "originalUriBaseIds": {_ROOT: {"description": {"text": "The directory that was linted."}}},
+        "artifacts": [
+            {
+                "location": {"uri": _uri(file.path), "uriBaseId": _ROOT},
+                "length": file.size_bytes,
+                "hashes": {"sha-256": file.sha256},
+            }
+            for file in report.inputs
+        ],
+        "columnKind": "unicodeCodePoints",
+        "properties": {"verdict": report.verdict.value},
+        "results": results,
+    }
+    return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
+
+
+def _rules(report: Report, opened: list[Outcome]) -> list[dict[str, Any]]:
+    """A descriptor for each rule that has a result, with its own words where it is installed."""
+    from preflight.explain import everything
+
+    wanted = {f.id: (f.name, _LEVELS[f.severity]) for f in (*report.suppressed, *report.findings)}
+    for outcome in opened:
+        wanted.setdefault(outcome.id, (outcome.name, "warning"))
+    known = {item.meta.id: item.meta for item in everything()}
+    found = []
+    for id in sorted(wanted):
+        name, level = wanted[id]
+        meta = known.get(id)
+        doc = meta.doc.strip() if meta else ""
+        descriptor: dict[str, Any] = {
+            "id": id,
+            "name": name,
+            "shortDescription": {"text": doc.splitlines()[0] if doc else name},
+            "defaultConfiguration": {"level": _LEVELS[meta.severity] if meta else level},
+        }
+        if meta:
+            descriptor["help"] = {"text": doc or name}
+            descriptor["properties"] = {"tags": ["distributed-training"], "precision": meta.confidence.value}
+        found.append(descriptor)
+    return found
+
+
+def _result(finding: Finding, index: dict[str, int]) -> dict[str, Any]:
+    message = finding.message + (f"\nFix: {finding.remedy}" if finding.remedy else "")
+    result: dict[str, Any] = {
+        "ruleId": finding.id,
+        "ruleIndex": index[finding.id],
+        "level": _LEVELS[finding.severity],
+        "kind": "fail",
+        "message": {"text": clean(message, keep_newlines=True)},
+        "partialFingerprints": {_FINGERPRINT: finding.fingerprint},
+    }
+    result["locations"] = [_primary(finding)]
+    if finding.locations[1:]:
+        result["relatedLocations"] = [
+            {**_physical(location), "id": number} for number, location in enumerate(finding.locations[1:], 1)
+        ]
+    if finding.evidence:
+        result["properties"] = {
+            "evidence": [
+                {"fact": e.fact, "node": e.node, "observed": clean(e.observed), "expected": clean(e.expected)}
+                for e in finding.evidence
+            ]
+        }
+    if finding.suppression:
+        result["suppressions"] = [{"kind": "inSource", "justification": clean(finding.suppression)}]
+    return result
+
+
+def _open(outcome: Outcome, index: dict[str, int]) -> dict[str, Any]:
+    return {
+        "ruleId": outcome.id,
+        "ruleIndex": index[outcome.id],
+        "level": "none",
+        "kind": "open",
+        "message": {"text": clean(f"{outcome.subject}: {outcome.reason}", keep_newlines=True)},
+        "locations": [{"logicalLocations": [{"name": outcome.subject}]}],
+    }
+
+
+def _primary(finding: Finding) -> dict[str, Any]:
+    location = _physical(finding.locations[0]) if finding.locations else {}
+    if finding.nodes:
+        location["logicalLocations"] = [{"name": node, "kind": "resource"} for node in finding.nodes]
+    elif not location:
+        location["logicalLocations"] = [{"name": finding.subject}]
+    return location
+
+
+def _physical(location: Location) -> dict[str, Any]:
+    region: dict[str, Any] = {
+        "startLine": location.line,
+        "startColumn": location.column,
+        "endLine": location.end_line,
+        "endColumn": location.end_column,
+    }
+    if location.snippet:
+        region["snippet"] = {"text": clean(location.snippet)}
+    found: dict[str, Any] = {
+        "physicalLocation": {
+            "artifactLocation": {"uri": _uri(location.path), "uriBaseId": _ROOT},
+            "region": region,
+        }
+    }
+    if location.note:
+        found["message"] = {"text": clean(location.note)}
+    return found
+
+
+def _uri(path: str) -> str:
+    from urllib.parse import quote
+
+    return quote(path)
+
+
+REPORTER = SarifReporter()
