@@ -191,12 +191,13 @@ def _write(folder: Path, files: Mapping[str, tuple[str, int]]) -> None:
 
 def _paths_to_keep(shared: Sequence[Path]) -> list[str]:
     """The folders, ours and the caller's, that a node's own /tmp and /srv would hide."""
-    ours = [Path(sys.prefix), Path(sys.base_prefix), Path.cwd(), Path(__file__).parents[2]]
-    paths = {os.path.realpath(path) for path in [*ours, *shared]}
-    for path in sorted(paths):
+    wanted = {os.path.realpath(path) for path in shared}
+    for path in sorted(wanted):
         if path in ("/tmp", "/srv", "/run") or path.startswith("/run/"):
             raise ValueError(f"{path} cannot be shared: every node has its own; expected a folder elsewhere")
-    return sorted(path for path in paths if path.startswith(("/tmp/", "/srv/")))
+    ours = [Path(sys.prefix), Path(sys.base_prefix), Path.cwd(), Path(__file__).parents[2]]
+    wanted.update(os.path.realpath(path) for path in ours)
+    return sorted(path for path in wanted if path.startswith(("/tmp/", "/srv/")))
 
 
 class _Reports:
