@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import anyio
 
 from preflight import recording
+from preflight.bundle import node_bundle
 from preflight.executors.base import Executor, ExecutorError
 from preflight.recording import Node, NodeRecord
 from preflight.session import AgentSession
@@ -15,6 +16,9 @@ from preflight.session import AgentSession
 #: How many nodes are opened at once: a handshake costs the head about 75 ms of CPU with OpenSSH's default key
 #: exchange, and login nodes limit how many connections may be starting.
 FAN_OUT = 32
+
+#: Executors keep the deadline themselves and know better what they waited for; this is for one that does not.
+LATE_S = 2.0
 
 OnProgress = Callable[[NodeRecord], None]
 
@@ -59,8 +63,12 @@ async def open_fleet(
     deadline_s: float = 10.0,
     on_progress: OnProgress | None = None,
     clock: Callable[[], float] | None = None,
+    extra: tuple[str, ...] = (),
 ) -> AsyncIterator[OpenFleet]:
     """Start an agent on every node, at most FAN_OUT at once; `deadline_s` is for each node.
+
+    `on_progress` is called once for each node, when it answered or failed. `clock` gives seconds since the run
+    began. `extra` names packages to ship besides our own: the probes of a plugin.
 
     A node that cannot be reached is a record with a problem, never an exception. On leaving, however that
     happens, all agents are ended, and with them everything they started.
@@ -68,6 +76,7 @@ async def open_fleet(
     if len({node.name for node in nodes}) != len(nodes):
         raise ValueError("two nodes of a fleet share a name")
     fleet = OpenFleet(nodes)
+    bundle = node_bundle(extra)
     limiter = anyio.CapacityLimiter(FAN_OUT)
     failure: Exception | None = None
     try:
@@ -75,7 +84,7 @@ async def open_fleet(
 
             async def open_one(node: Node) -> None:
                 async with limiter:
-                    opened = await _opened(executor, node, deadline_s, clock)
+                    opened = await _opened(executor, node, deadline_s, clock, bundle)
                 if isinstance(opened, NodeRecord):
                     fleet._problems[node.name] = opened
                 else:
@@ -104,13 +113,13 @@ async def open_fleet(
 
 
 async def _opened(
-    executor: Executor, node: Node, deadline_s: float, clock: Callable[[], float] | None
+    executor: Executor, node: Node, deadline_s: float, clock: Callable[[], float] | None, bundle: bytes
 ) -> AgentSession | NodeRecord:
     channel = None
     session = None
     try:
-        with anyio.fail_after(deadline_s):
-            channel = await executor.open(node, deadline_s=deadline_s)
+        with anyio.fail_after(deadline_s + LATE_S):
+            channel = await executor.open(node, deadline_s=deadline_s, bundle=bundle)
             session = AgentSession(channel, node, clock)
             await session.hello()
             return session

@@ -61,8 +61,11 @@ class Executor(Protocol):
         """As `--on` takes it."""
         ...
 
-    async def open(self, node: Node, *, deadline_s: float) -> Channel:
-        """Start an agent on `node`. Raises ExecutorError, at the latest after `deadline_s`."""
+    async def open(self, node: Node, *, deadline_s: float, bundle: bytes) -> Channel:
+        """Start an agent on `node` from `bundle` (of `preflight.bundle.node_bundle`).
+
+        Raises ExecutorError, at the latest after `deadline_s`.
+        """
         ...
 
     async def aclose(self) -> None:

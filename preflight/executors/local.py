@@ -24,7 +24,7 @@ class LocalExecutor:
     environment: Mapping[str, str] = field(default_factory=dict)
     name: str = "local"
 
-    async def open(self, node: Node, *, deadline_s: float) -> PipeChannel:
+    async def open(self, node: Node, *, deadline_s: float, bundle: bytes) -> PipeChannel:
         """Start an agent here. Raises ExecutorError when the interpreter cannot be run or says nothing."""
         nonce = new_nonce()
         command = bootstrap.arguments(self.interpreter, nonce, ["-I", "-u"])
@@ -55,7 +55,7 @@ class LocalExecutor:
                 "crashed", f"{node.name}: the agent ended with exit code {code}{said}", words
             )
 
-        await start_agent(channel, nonce, diagnose=diagnose, deadline_s=deadline_s)
+        await start_agent(channel, nonce, bundle=bundle, diagnose=diagnose, deadline_s=deadline_s)
         return channel
 
     async def aclose(self) -> None:

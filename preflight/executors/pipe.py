@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 import anyio
 
-from preflight.bundle import node_bundle
 from preflight.executors.base import ExecutorError
 from preflight.node import bootstrap, process
 
@@ -147,7 +146,9 @@ class PipeChannel:
             os.kill(self._process.pid, signal.SIGKILL)
 
 
-async def start_agent(channel: PipeChannel, nonce: str, *, diagnose: Diagnose, deadline_s: float) -> None:
+async def start_agent(
+    channel: PipeChannel, nonce: str, *, bundle: bytes, diagnose: Diagnose, deadline_s: float
+) -> None:
     """Wait for the loader's nonce, send the bundle, and leave the channel at the agent's first frame.
 
     `diagnose` makes the error of a transport that ended (its exit code and last words) or, with None for the
@@ -170,7 +171,7 @@ async def start_agent(channel: PipeChannel, nonce: str, *, diagnose: Diagnose, d
                         heard[-_STDERR_BYTES:].decode("utf-8", "replace"),
                     )
             channel.push_back(bytes(heard[place + len(mark) :]))
-            words = bootstrap.first_words(node_bundle(), "preflight.node.agent:main", {"nonce": nonce})
+            words = bootstrap.first_words(bundle, "preflight.node.agent:main", {"nonce": nonce})
             await channel.send(words)
         if scope.cancelled_caught:
             error = diagnose(None, channel.last_words())

@@ -23,9 +23,9 @@ from preflight.recording import Node
 #: ssh's own exit code for its own failures; everything else is the remote command's.
 SSH_FAILED = 255
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}\$?", re.ASCII)
-#: A socket's path has at most 107 bytes, of which ssh wants 40 for the name and 17 for a temporary suffix.
-_LONGEST_FOLDER = 107 - 41 - 17
-_PREFIX = "preflight-ssh-"
+#: A socket's path has at most 107 bytes (unix(7)), of which %C takes 40 and ssh's temporary suffix 17.
+_LONGEST_FOLDER = 107 - len("/") - 40 - 17
+_PREFIX = "preflight-"
 
 #: What ssh says, what kind of failure that is, and what to do; the first that matches counts. The words are
 #: OpenSSH's (sshconnect.c, ssh.c, packet.c) and the C library's; C locale is set for the latter.
@@ -112,7 +112,7 @@ class SshExecutor:
     name: str = "ssh"
     _folder: Path | None = None
 
-    async def open(self, node: Node, *, deadline_s: float) -> PipeChannel:
+    async def open(self, node: Node, *, deadline_s: float, bundle: bytes) -> PipeChannel:
         """Start an agent on `node.address` (or its name). Raises ExecutorError that says what ssh said."""
         target = node.address or node.name
         if not is_target(target):
@@ -133,7 +133,7 @@ class SshExecutor:
         def diagnose(code: int | None, words: str) -> ExecutorError:
             return explain(node.name, target, code, words, deadline_s=deadline_s)
 
-        await start_agent(channel, nonce, diagnose=diagnose, deadline_s=deadline_s)
+        await start_agent(channel, nonce, bundle=bundle, diagnose=diagnose, deadline_s=deadline_s)
         return channel
 
     async def aclose(self) -> None:
@@ -148,7 +148,8 @@ class SshExecutor:
         chosen = {
             # A question nobody can answer would wait for ever.
             "BatchMode": "yes",
-            "ConnectTimeout": str(max(1, int(deadline_s))),
+            # Before our own deadline, so that ssh itself can say which of its steps was not answered.
+            "ConnectTimeout": str(max(1, int(deadline_s) - 1)),
             "ControlMaster": "auto",
             "ControlPath": f"{self._folder}/%C",
             "ControlPersist": "no",
@@ -209,23 +210,26 @@ def explain(name: str, target: str, code: int | None, words: str, *, deadline_s:
 def _private_folder() -> Path:
     """A new folder for control sockets that only we may enter; those of runs that were killed are removed."""
     namespace = _pid_namespace()
-    bases = [os.environ.get("XDG_RUNTIME_DIR", ""), "/tmp", tempfile.gettempdir()]
-    problem: OSError | None = None
-    for base in bases:
-        if not base.startswith("/") or len(base) + 40 > _LONGEST_FOLDER + 12:
-            continue
+    prefix = f"{_PREFIX}{namespace}-{os.getpid()}-"
+    problem = ""
+    for base in dict.fromkeys(("/tmp", os.environ.get("XDG_RUNTIME_DIR", "/tmp"), tempfile.gettempdir())):
         _remove_stale(Path(base), namespace)
         try:
-            return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{namespace}-{os.getpid()}-", dir=base))
+            folder = tempfile.mkdtemp(prefix=prefix, dir=base)
         except OSError as error:
-            problem = error
-    raise ExecutorError("denied", f"no folder for ssh's control sockets can be made: {problem}")
+            problem = str(error)
+            continue
+        if len(folder) <= _LONGEST_FOLDER:
+            return Path(folder)
+        Path(folder).rmdir()
+        problem = f"{base} is too long for a socket's path"
+    raise ExecutorError("denied", f"no folder for ssh's control sockets can be made here: {problem}")
 
 
 def _pid_namespace() -> str:
     """Which process numbers ours are among: in another container the same number is somebody else."""
     with contextlib.suppress(OSError):
-        return os.readlink("/proc/self/ns/pid").strip("pid:[]")
+        return str(Path("/proc/self/ns/pid").readlink()).strip("pid:[]")
     return "0"
 
 
@@ -233,7 +237,7 @@ def _remove_stale(base: Path, namespace: str) -> None:
     for folder in base.glob(f"{_PREFIX}{namespace}-*-*"):
         with contextlib.suppress(OSError, ValueError):
             owner = folder.lstat()
-            pid = int(folder.name.split("-")[3])
+            pid = int(folder.name.split("-")[2])
             if (
                 owner.st_uid == os.getuid()
                 and folder.is_dir()
