@@ -39,3 +39,8 @@ DOING = {
     PARITY: "taking the process group down",
     DONE: "nothing more",
 }
+
+
+def position(phase: str) -> int:
+    """Where a phase stands in the order; -1 for none."""
+    return ORDER.index(phase) if phase in ORDER else -1

@@ -1,0 +1,192 @@
+"""What is known of each rank of a smoke run, put together from everything it and its agent said."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from preflight.recording import EventRecord, FactRecord, Unavailable
+from reference_trainer import phases
+
+
+@dataclass
+class RankView:
+    """One rank as of some moment. Times are seconds since the run began, by the head's clock.
+
+    Args:
+        heard_at: last word of the rank itself; `changed_at`: last time its main thread moved.
+        entered, left: number of the last collective it entered and left; `inside` the one it is in, 0 when none.
+        longest_s: the longest collective or step it has left since the group was set up.
+        state: last state its agent saw (`T` stopped, `D` uninterruptible, `R` running).
+        advertised: what its own host name resolves to, which Gloo tells the others when no interface is chosen.
+    """
+
+    rank: int
+    node: str
+    key: str
+    began_at: float
+    launched: bool = False
+    started: bool = False
+    heard_at: float = 0.0
+    changed_at: float = 0.0
+    phase: str = ""
+    what: str = ""
+    waiting_for: tuple[int, ...] = ()
+    loading: bool = False
+    progress: int = 0
+    entered: int = 0
+    left: int = 0
+    inside: int = 0
+    longest_s: float = 0.0
+    state: str = "R"
+    state_at: float = 0.0
+    state_pid: int = 0
+    listening_at: float = 0.0
+    dial_result: str = ""
+    dial_error: str = ""
+    dial_endpoint: str = ""
+    dial_at: float = 0.0
+    advertised: str = ""
+    interface: str = ""
+    stacks: str = ""
+    pid: int = 0
+    done: bool = False
+    failure: Unavailable | None = None
+    ended_at: float = 0.0
+    problems: list[tuple[float, Mapping[str, Any]]] = field(default_factory=list)
+
+    @property
+    def alive(self) -> bool:
+        """No result and no failure of it is known."""
+        return not self.done and self.failure is None
+
+    @property
+    def dial_failed(self) -> bool:
+        """It ended because it could not open the master's port."""
+        return self.failure is not None and self.dial_result not in ("", "open")
+
+    @property
+    def consequence(self) -> bool:
+        """It ended because another rank did: its own words, or a library's abort after a peer's connection broke."""
+        if self.failure is None:
+            return False
+        if self.failure.kind == "blocked" and self.started:
+            return True
+        return any(problem.get("consequence") for _, problem in self.problems)
+
+    def problem(self, kind: str) -> Mapping[str, Any] | None:
+        """The first problem of this kind it reported."""
+        return next((data for _, data in self.problems if data.get("problem") == kind), None)
+
+    def problem_at(self, kind: str) -> float | None:
+        """When it reported that."""
+        return next((at for at, data in self.problems if data.get("problem") == kind), None)
+
+
+def views(
+    members: Mapping[int, tuple[str, str]],
+    events: Sequence[EventRecord],
+    records: Sequence[FactRecord],
+    *,
+    began_s: float,
+) -> dict[int, RankView]:
+    """The ranks by number. `members` gives node and request key of each expected rank."""
+    found = {
+        rank: RankView(rank, node, key, began_s, heard_at=began_s, changed_at=began_s)
+        for rank, (node, key) in sorted(members.items())
+    }
+    by_key = {view.key: view for view in found.values()}
+    for event in sorted(events, key=lambda e: e.at_s):
+        view = by_key.get(event.request_key)
+        if view is not None and event.origin == "agent":
+            _hear_agent(view, event)
+        elif view is not None and event.origin == "child":
+            _hear_rank(view, event)
+    for record in records:
+        view = by_key.get(record.request.key)
+        if view is None or (record.unavailable is not None and record.unavailable.kind == "cancelled"):
+            continue
+        view.ended_at = record.finished_s
+        view.done, view.failure = record.unavailable is None, record.unavailable
+    return found
+
+
+def _hear_agent(view: RankView, event: EventRecord) -> None:
+    if "stacks" in event.data:
+        view.stacks = str(event.data["stacks"])
+        return
+    state = str(event.data.get("state", ""))
+    if state == "started":
+        view.launched = True
+        view.pid = _number(event.data.get("pid"))
+    elif state:
+        view.state, view.state_at = state, event.at_s
+        view.state_pid = _number(event.data.get("pid"))
+
+
+def _hear_rank(view: RankView, event: EventRecord) -> None:
+    data = event.data
+    view.started = True
+    view.heard_at = event.at_s
+    kind = data.get("event")
+    if kind == phases.BEAT:
+        progress = _number(data.get("progress"))
+        if progress > view.progress:
+            view.progress, view.changed_at = progress, event.at_s
+    elif kind == phases.PHASE:
+        _reached(view, event)
+    elif kind == phases.ENTERING:
+        _entered(view, event)
+    elif kind == phases.LEFT:
+        _left(view, event)
+    elif kind == phases.DIAL:
+        view.dial_result, view.dial_error = str(data.get("result", "")), str(data.get("error", ""))
+        view.dial_endpoint, view.dial_at = str(data.get("endpoint", "")), event.at_s
+    elif kind == phases.PROBLEM:
+        view.problems.append((event.at_s, data))
+
+
+def _reached(view: RankView, event: EventRecord) -> None:
+    phase = str(event.data.get("phase", ""))
+    if phase == phases.LISTENING:
+        view.listening_at = event.at_s
+    elif phase in phases.ORDER:
+        view.phase = phase
+        _moved(view, event)
+
+
+def _entered(view: RankView, event: EventRecord) -> None:
+    data = event.data
+    view.what = str(data.get("what", ""))
+    waiting = data.get("waiting_for", ())
+    view.waiting_for = tuple(_number(rank) for rank in waiting) if isinstance(waiting, (list, tuple)) else ()
+    if data.get("again"):
+        view.changed_at = event.at_s
+        return
+    view.loading = bool(data.get("loading"))
+    view.inside = _number(data.get("collective"))
+    view.entered = max(view.entered, view.inside)
+    details = data.get("details")
+    if isinstance(details, Mapping):
+        view.advertised = str(details.get("hostname_resolves_to", ""))
+        view.interface = str(details.get("interface", ""))
+    _moved(view, event)
+
+
+def _left(view: RankView, event: EventRecord) -> None:
+    view.left = max(view.left, _number(event.data.get("collective")))
+    if view.inside and phases.position(view.phase) >= phases.position(phases.GROUP):
+        seconds = event.data.get("seconds", 0.0)
+        view.longest_s = max(view.longest_s, float(seconds) if isinstance(seconds, (int, float)) else 0.0)
+    view.what, view.waiting_for, view.loading, view.inside = "", (), False, 0
+    _moved(view, event)
+
+
+def _moved(view: RankView, event: EventRecord) -> None:
+    view.progress = max(view.progress, _number(event.data.get("progress")))
+    view.changed_at = event.at_s
+
+
+def _number(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0
