@@ -7,6 +7,7 @@ faulty, so an unresolved one can never be.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -16,6 +17,8 @@ Plain: TypeAlias = Scalar | tuple[Scalar, ...]
 
 #: More alternatives than this are not worth following; the value becomes unresolved.
 MOST_ALTERNATIVES = 16
+#: Nor are more combinations of alternatives than this computed: hostile input must not make them explode.
+MOST_COMBINATIONS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,8 @@ def lift(function: Callable[..., Plain], *values: Value) -> Value:
     for value in values:
         if isinstance(value, Unresolved):
             return value
+    if math.prod(len(alternatives(v)) for v in values) > MOST_COMBINATIONS:
+        return Unresolved(f"one of more than {MOST_COMBINATIONS} combinations")
     results: list[Plain] = []
     for combination in itertools.product(*(alternatives(v) for v in values)):
         try:

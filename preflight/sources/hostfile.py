@@ -33,9 +33,7 @@ _SLOTS = re.compile(r"(\S+)[ \t]+slots=(\d{1,9})(?![0-9])")
 _COLON = re.compile(r"([^\s:]+):(\d{1,9})(?:[ \t]*#.*|[ \t]*)", re.ASCII)
 _BARE = re.compile(r"(\S+)(?:[ \t]+#.*|[ \t]*)")
 _MAX_SLOTS = re.compile(r"(\S+)[ \t]+max[-_]slots=\d{1,9}(?:[ \t]*#.*|[ \t]*)")
-_NAMED = re.compile(
-    r"(?:.*[._-])?(?:host_?files?|machine_?files?|hosts|machines|nodefile)(?:[._-].*)?", re.IGNORECASE
-)
+_NAMED = re.compile(r"(?:.*[._-])?(?:host_?files?|machine_?files?|hosts|machines|nodefile)(?:[._-].*)?", re.IGNORECASE)
 #: Names that are something else although they look like a list of hosts.
 _OTHER_SUFFIXES = (
     ".py",
@@ -75,9 +73,7 @@ class HostfileSource:
         if name.lower().endswith(_OTHER_SUFFIXES) or not _NAMED.fullmatch(name):
             return False
         head = [
-            line
-            for line in file.text[:4096].splitlines()[:50]
-            if line.strip() and not line.strip().startswith("#")
+            line for line in file.text[:4096].splitlines()[:50] if line.strip() and not line.strip().startswith("#")
         ]
         hosts = sum(1 for line in head if isinstance(_match(line.strip()), tuple))
         return bool(head) and 2 * hosts > len(head) and any(_looks_like_a_list(line) for line in head)
@@ -196,9 +192,7 @@ def _mixed(lines: list[_Line]) -> Iterator[Note]:
 
 def _looks_like_a_list(line: str) -> bool:
     """Whether the line is more than one plain word of prose."""
-    return any(sign in line for sign in ("slots=", ":", ".")) or any(
-        character.isdigit() for character in line
-    )
+    return any(sign in line for sign in ("slots=", ":", ".")) or any(character.isdigit() for character in line)
 
 
 def _short(text: str) -> str:

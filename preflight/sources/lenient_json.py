@@ -101,9 +101,7 @@ class _Reader:
     faults: list[Fault] = field(default_factory=list)
     _commented: bool = False
 
-    def fault(
-        self, message: str, start: int, end: int, *, hjson: bool = False, template: bool = False
-    ) -> None:
+    def fault(self, message: str, start: int, end: int, *, hjson: bool = False, template: bool = False) -> None:
         if len(self.faults) < MOST_FAULTS:
             self.faults.append(Fault(message, start, end, hjson, template))
 
@@ -146,15 +144,11 @@ class _Reader:
     def _template(self, end: int) -> Node:
         """A placeholder, with what is glued to it (`{{ n }}0`)."""
         start = self.position
-        while end < len(self.text) and (
-            match := _TEMPLATE.match(self.text, end) or _BARE.match(self.text, end)
-        ):
+        while end < len(self.text) and (match := _TEMPLATE.match(self.text, end) or _BARE.match(self.text, end)):
             end = match.end()
         self.position = end
         shown = self.text[start:end]
-        self.fault(
-            f"`{shown[:60]}` is a placeholder that something fills in later", start, end, template=True
-        )
+        self.fault(f"`{shown[:60]}` is a placeholder that something fills in later", start, end, template=True)
         return Node(Kind.TEMPLATE, start, end, shown)
 
     def _object(self, depth: int) -> Node:

@@ -96,9 +96,7 @@ class DirectoryTree:
             if not stat.S_ISREG(status.st_mode):
                 return _not_regular(path, status.st_mode)
             if (status.st_dev, status.st_ino) != (before.st_dev, before.st_ino):
-                return note_at(
-                    path, NoteKind.UNREADABLE, f"{path} changed while it was being opened; run again"
-                )
+                return note_at(path, NoteKind.UNREADABLE, f"{path} changed while it was being opened; run again")
             if status.st_size > self.largest_bytes:
                 return self._too_large(path, status.st_size)
             pieces: list[bytes] = []
@@ -137,9 +135,7 @@ class MemoryTree:
         raw = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
         if len(raw) > self.largest_bytes:
             limit = self.largest_bytes / _MIB
-            message = (
-                f"{path} has {len(raw) / _MIB:.1f} MiB, more than the {limit:g} MiB that are read of one file"
-            )
+            message = f"{path} has {len(raw) / _MIB:.1f} MiB, more than the {limit:g} MiB that are read of one file"
             return note_at(path, NoteKind.TOO_LARGE, message)
         return decode(path, raw)
 
@@ -172,9 +168,7 @@ def decode(path: str, content: bytes) -> SourceFile | Note:
     """`content` as a source file; a note when it is binary. A byte-order mark is dropped."""
     zero = content.find(b"\0")
     if zero >= 0:
-        message = (
-            f"{path} is no text: a NUL byte stands at offset {zero}; exclude it, or save it again as UTF-8"
-        )
+        message = f"{path} is no text: a NUL byte stands at offset {zero}; exclude it, or save it again as UTF-8"
         return note_at(path, NoteKind.MALFORMED, message)
     text = content.removeprefix(_BOM).decode("utf-8", "replace")
     return SourceFile(path, text, hashlib.sha256(content).hexdigest(), len(content))

@@ -48,9 +48,7 @@ def test_a_good_file() -> None:
     assert (batch.span.line, batch.span.column, batch.span.end_column) == (2, 22, 24)
     assert batch.scope == Scope(launch="run.sh:1")
     assert batch.strength is Strength.CONFIG and batch.source == "deepspeed"
-    assert _claim(reading, "gradient_accumulation_steps").value == Unresolved(
-        "auto: filled in by the trainer"
-    )
+    assert _claim(reading, "gradient_accumulation_steps").value == Unresolved("auto: filled in by the trainer")
     stage = _claim(reading, "zero_stage")
     assert stage.value == Known(2) and stage.span.line == 5
     assert _claim(reading, "bf16_enabled").value == Known(True)
@@ -76,9 +74,7 @@ def test_a_wrong_type_is_claimed_as_it_stands(written: str, value: Value) -> Non
     assert reading.notes == ()
 
 
-@pytest.mark.parametrize(
-    "written", ['"{{ batch }}"', "{{ batch }}", "{{ batch }}0", '"${BATCH}"', "${BATCH}"]
-)
+@pytest.mark.parametrize("written", ['"{{ batch }}"', "{{ batch }}", "{{ batch }}0", '"${BATCH}"', "${BATCH}"])
 def test_a_placeholder_is_unresolved(written: str) -> None:
     reading = _read('{"train_batch_size": ' + written + ', "zero_optimization": {"stage": 3}}')
     assert isinstance(_claim(reading, "train_batch_size").value, Unresolved)
@@ -121,9 +117,7 @@ def test_a_fault_is_located_and_costs_only_itself(text: str, line: int, column: 
 
 
 def test_a_missing_comma_keeps_the_nesting() -> None:
-    reading = _read(
-        '{"train_batch_size": 8 "zero_optimization": {"offload": {"a": 1} "stage": 2} "stage": 9}'
-    )
+    reading = _read('{"train_batch_size": 8 "zero_optimization": {"offload": {"a": 1} "stage": 2} "stage": 9}')
     assert _claim(reading, "zero_stage").value == Known(2)
 
 

@@ -1,0 +1,90 @@
+"""Claims about the script's own command line: what an option is when nobody gives it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from preflight.job import Claim, Strength, Unresolved, Value, alternatives, lift
+from preflight.job.value import Plain
+from preflight.redact import is_secret
+from preflight.sources.python.module import Module, argument, value_of
+
+#: Option names (without dashes, `-` as `_`) whose meaning is the same in every script that was looked at.
+#: `--batch-size` and `--world-size` are not among them: they mean different things in different scripts.
+OPTION_QUANTITY: dict[str, str] = {
+    "micro_batch_size": "micro_batch_size_per_gpu",
+    "train_micro_batch_size_per_gpu": "micro_batch_size_per_gpu",
+    "per_device_train_batch_size": "micro_batch_size_per_gpu",
+    "per_gpu_train_batch_size": "micro_batch_size_per_gpu",
+    "global_batch_size": "train_batch_size",
+    "gradient_accumulation_steps": "gradient_accumulation_steps",
+    "grad_accum_steps": "gradient_accumulation_steps",
+    "gradient_accumulation": "gradient_accumulation_steps",
+    "accumulation_steps": "gradient_accumulation_steps",
+    "tensor_model_parallel_size": "tensor_parallel_size",
+    "tensor_parallel_size": "tensor_parallel_size",
+    "tp_size": "tensor_parallel_size",
+    "pipeline_model_parallel_size": "pipeline_parallel_size",
+    "pipeline_parallel_size": "pipeline_parallel_size",
+    "pp_size": "pipeline_parallel_size",
+    "context_parallel_size": "context_parallel_size",
+    "expert_model_parallel_size": "expert_parallel_size",
+    "expert_parallel_size": "expert_parallel_size",
+    "distributed_backend": "backend",
+    "dist_backend": "backend",
+    "ddp_backend": "backend",
+    "master_port": "master_port",
+    "master_addr": "master_addr",
+    "ddp_timeout": "process_group_timeout_s",
+    "num_workers": "dataloader_workers",
+    "data_path": "data_path",
+    "data_dir": "data_path",
+    "data_root": "data_path",
+    "dataset_path": "data_path",
+    "train_file": "data_path",
+}
+_LOCAL_RANK = ("--local_rank", "--local-rank")
+
+
+def claims(module: Module) -> Iterator[Claim]:
+    """All claims about options and their defaults."""
+    for call in module.calls:
+        if not isinstance(call.func, ast.Attribute):
+            continue
+        if call.func.attr == "add_argument" or module.called(call) == "click.option":
+            yield from _option(module, call)
+
+
+def _option(module: Module, call: ast.Call) -> Iterator[Claim]:
+    written = [item for item in call.args if isinstance(item, ast.Constant) and isinstance(item.value, str)]
+    names = [str(item.value) for item in written]
+    for item, name in zip(written, names, strict=True):
+        if name in _LOCAL_RANK:
+            yield module.claim("local_rank_argument", name, item, spelling=name)
+    given = argument(call, "default")
+    long = next((name for name in names if name.startswith("--")), None)
+    if long is None or given is None or is_secret(long):
+        return
+    value = _typed(module, call, module.fold(value_of(given)))
+    found = alternatives(value)
+    if not found or any(item is None or item == "" for item in found):
+        return
+    spelling = f"{long}={module.text(value_of(given))}"
+    yield module.claim("argument_default", lift(str, value), given, strength=Strength.DEFAULT, spelling=spelling)
+    quantity = OPTION_QUANTITY.get(long.lstrip("-").replace("-", "_"))
+    if quantity is not None and not any(isinstance(item, (int, float)) and item < 0 for item in found):
+        yield module.claim(quantity, value, given, strength=Strength.DEFAULT, spelling=spelling)
+
+
+def _typed(module: Module, call: ast.Call, value: Value) -> Value:
+    """argparse reads a default that is text as if it had been typed: `type=int, default="8"` is 8."""
+    given = argument(call, "type")
+    if given is None or module.name(value_of(given)) != "int":
+        return value
+    read = lift(_as_integer, value)
+    return value if isinstance(read, Unresolved) else read
+
+
+def _as_integer(item: Plain) -> Plain:
+    return int(item) if isinstance(item, str) and len(item) < 20 else item

@@ -1,0 +1,114 @@
+"""What each name of a module is bound to, and what it was imported as.
+
+A name counts as a constant only where every binding of it in its own scope is a plain assignment; anything else
+(a parameter, a loop variable, `global`, unpacking of something unknown) makes it unresolvable.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+
+#: Nodes that open a scope of their own.
+SCOPES = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_SKIPPED = (ast.expr_context, ast.operator, ast.boolop, ast.unaryop, ast.cmpop)
+
+
+@dataclass(slots=True)
+class Bindings:
+    """The walked tree: nodes in source order, their parents and scopes, and what names are bound to."""
+
+    nodes: list[ast.AST] = field(default_factory=list)
+    parents: dict[int, ast.AST] = field(default_factory=dict)
+    scopes: dict[int, ast.AST] = field(default_factory=dict)
+    imports: dict[str, str] = field(default_factory=dict)
+    #: (id of the scope's node, name) to the bound expressions; None for one that cannot be followed.
+    bound: dict[tuple[int, str], list[ast.expr | None]] = field(default_factory=dict)
+
+
+def walk(module: ast.Module) -> Bindings:
+    """Walk the tree once, without recursion: a deeply nested file must not exhaust the stack."""
+    found = Bindings()
+    stack: list[tuple[ast.AST, ast.AST]] = [(module, module)]
+    while stack:
+        node, scope = stack.pop()
+        found.nodes.append(node)
+        found.scopes[id(node)] = scope
+        _bind(found, node, scope, module)
+        inner = node if isinstance(node, SCOPES) else scope
+        for child in reversed(list(ast.iter_child_nodes(node))):
+            if not isinstance(child, _SKIPPED):
+                found.parents[id(child)] = node
+                stack.append((child, inner))
+    return found
+
+
+def _bind(found: Bindings, node: ast.AST, scope: ast.AST, module: ast.Module) -> None:
+    def bind(name: str, value: ast.expr | None, where: ast.AST = scope) -> None:
+        found.bound.setdefault((id(where), name), []).append(value)
+
+    if isinstance(node, ast.Assign):
+        for target in node.targets:
+            for name, value in _pairs(target, node.value):
+                bind(name, value)
+    elif isinstance(node, ast.AnnAssign):
+        if isinstance(node.target, ast.Name) and node.value is not None:
+            bind(node.target.id, node.value)
+    elif isinstance(node, ast.NamedExpr):
+        bind(node.target.id, node.value)
+    elif isinstance(node, (ast.Import, ast.ImportFrom)):
+        _import(found, node)
+        for alias in node.names:
+            bind(alias.asname or alias.name.split(".")[0], None)
+    elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        bind(node.name, None)
+    elif isinstance(node, ast.arg):
+        # Visited with its function as scope, as `arguments` is the function's child.
+        bind(node.arg, None)
+    elif isinstance(node, (ast.Global, ast.Nonlocal)):
+        for name in node.names:
+            bind(name, None)
+            bind(name, None, module)
+    elif isinstance(node, ast.Name) and isinstance(node.ctx, (ast.Store, ast.Del)):
+        parent = found.parents.get(id(node))
+        if not isinstance(parent, (ast.Assign, ast.AnnAssign, ast.NamedExpr, ast.Tuple, ast.List)):
+            bind(node.id, None)
+        elif isinstance(parent, (ast.Tuple, ast.List)):
+            assignment = found.parents.get(id(parent))
+            if not isinstance(assignment, ast.Assign):
+                bind(node.id, None)
+    elif isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)) and node.name:
+        bind(node.name, None)
+
+
+def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[str, ast.expr | None]]:
+    if isinstance(target, ast.Name):
+        return [(target.id, value)]
+    if isinstance(target, ast.Starred):
+        return [(target.value.id, None)] if isinstance(target.value, ast.Name) else []
+    if not isinstance(target, (ast.Tuple, ast.List)):
+        return []
+    parts: list[ast.expr | None] = [None] * len(target.elts)
+    if (
+        isinstance(value, (ast.Tuple, ast.List))
+        and len(value.elts) == len(target.elts)
+        and not any(isinstance(part, ast.Starred) for part in (*value.elts, *target.elts))
+    ):
+        parts = list(value.elts)
+    return [(name.id, part) for name, part in zip(target.elts, parts, strict=True) if isinstance(name, ast.Name)]
+
+
+def _import(found: Bindings, node: ast.Import | ast.ImportFrom) -> None:
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            if alias.asname:
+                found.imports[alias.asname] = alias.name
+            else:
+                root = alias.name.split(".")[0]
+                found.imports[root] = root
+        return
+    prefix = "." * node.level + (node.module or "")
+    for alias in node.names:
+        if alias.name != "*":
+            joined = f"{prefix}{alias.name}" if prefix.endswith(".") or not prefix else f"{prefix}.{alias.name}"
+            found.imports[alias.asname or alias.name] = joined

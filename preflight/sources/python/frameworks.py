@@ -1,0 +1,128 @@
+"""Claims made through other libraries' objects: DeepSpeed, Hugging Face, Lightning."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from preflight.job import Claim, Reference, Relation, Unresolved, Value, alternatives, lift
+from preflight.job.value import Plain
+from preflight.sources.deepspeed_json import AUTO, QUANTITY_OF
+from preflight.sources.python.module import Module, argument, last, value_of
+
+#: Arguments of `TrainingArguments` and its children.
+_TRAINING_ARGUMENTS = {
+    "per_device_train_batch_size": "micro_batch_size_per_gpu",
+    "gradient_accumulation_steps": "gradient_accumulation_steps",
+    "ddp_timeout": "process_group_timeout_s",
+    "ddp_backend": "backend",
+    "dataloader_num_workers": "dataloader_workers",
+    "dataloader_drop_last": "dataloader_drop_last",
+}
+_LIGHTNING = {"num_nodes": "nodes", "devices": "processes_per_node"}
+#: First part of the module to the classes whose loop calls set_epoch (or shards the data) itself.
+_TRAINERS: dict[str, tuple[str, ...]] = {
+    "transformers": ("Trainer",),
+    "trl": ("Trainer",),
+    "lightning": ("Trainer", "Fabric"),
+    "pytorch_lightning": ("Trainer",),
+    "composer": ("Trainer",),
+    "accelerate": ("Accelerator",),
+    "mmengine": ("Runner",),
+    "mmcv": ("Runner",),
+    "paddlenlp": ("Trainer",),
+}
+
+
+def claims(module: Module) -> Iterator[Claim | Reference]:
+    """All claims and references that go through another library's objects."""
+    for call in module.calls:
+        name = module.called(call)
+        short = last(name)
+        if name == "deepspeed.initialize":
+            for key in ("config", "config_params"):
+                yield from _deepspeed(module, argument(call, key))
+        elif short == "HfDeepSpeedConfig":
+            yield from _deepspeed(module, argument(call, "config_file_or_dict", 0))
+        elif short == "DeepSpeedPlugin":
+            yield from _deepspeed(module, argument(call, "hf_ds_config", 0))
+            yield from _keywords(module, call, {"zero_stage": "zero_stage"}, source="deepspeed")
+        elif short.endswith("TrainingArguments"):
+            yield from _keywords(module, call, _TRAINING_ARGUMENTS)
+            yield from _deepspeed(module, argument(call, "deepspeed"))
+        elif short == "Accelerator":
+            accumulation = {"gradient_accumulation_steps": "gradient_accumulation_steps"}
+            yield from _keywords(module, call, accumulation)
+        elif short == "Trainer" and name.startswith(("lightning", "pytorch_lightning")):
+            yield from _keywords(module, call, _LIGHTNING, relation=Relation.REQUIRES, source="lightning")
+            accumulation = {"accumulate_grad_batches": "gradient_accumulation_steps"}
+            yield from _keywords(module, call, accumulation, source="lightning")
+        yield from _trainer(module, call, name)
+
+
+def _keywords(
+    module: Module,
+    call: ast.Call,
+    quantities: dict[str, str],
+    *,
+    relation: Relation = Relation.SETS,
+    source: str = "python",
+) -> Iterator[Claim]:
+    for keyword in call.keywords:
+        quantity = quantities.get(keyword.arg or "")
+        if quantity is None:
+            continue
+        value = module.fold(keyword.value)
+        if relation is Relation.REQUIRES:
+            # `devices="auto"` and `devices=-1` take what is there.
+            value = lift(_positive, value)
+            if isinstance(value, Unresolved):
+                continue
+        elif None in alternatives(value):
+            continue
+        yield module.claim(quantity, value, keyword, relation=relation, source=source)
+
+
+def _positive(item: Plain) -> Plain:
+    if isinstance(item, int) and not isinstance(item, bool) and item > 0:
+        return item
+    raise ValueError("left to the library")
+
+
+def _trainer(module: Module, call: ast.Call, name: str) -> Iterator[Claim]:
+    root = name.split(".")[0]
+    endings = _TRAINERS.get(root, ())
+    if endings and last(name).endswith(endings):
+        yield module.claim("training_framework", root, call.func, spelling=module.text(call))
+
+
+def _deepspeed(module: Module, given: ast.keyword | ast.expr | None) -> Iterator[Claim | Reference]:
+    """A configuration given as a path (a reference) or as a dict (claims, as from the file)."""
+    if given is None:
+        return
+    expression = module.definition(value_of(given))
+    if isinstance(expression, ast.Dict):
+        yield from _table(module, expression, ())
+        return
+    for path in alternatives(module.fold(expression)):
+        if isinstance(path, str) and path and not path.lstrip().startswith("{"):
+            target = module.files.resolve(path, relative_to=module.file.path)
+            if target is not None:
+                yield Reference(target, "config", module.span(value_of(given)), module.scope)
+
+
+def _table(module: Module, table: ast.Dict, above: tuple[str, ...]) -> Iterator[Claim]:
+    for key, value in zip(table.keys, table.values, strict=True):
+        if not isinstance(key, ast.Constant) or not isinstance(key.value, str):
+            continue
+        path = (*above, key.value)
+        if path in QUANTITY_OF:
+            start, _ = module.positions.bounds(key)
+            _, end = module.positions.bounds(value)
+            spelling = " ".join(module.file.text[start:end].split())[:120]
+            found: Value = module.fold(value)
+            if alternatives(found) == ("auto",):
+                found = AUTO
+            yield module.claim(QUANTITY_OF[path], found, value, spelling=spelling, source="deepspeed")
+        elif isinstance(value, ast.Dict) and not above:
+            yield from _table(module, value, path)

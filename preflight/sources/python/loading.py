@@ -1,0 +1,128 @@
+"""Claims about how data reach the ranks: samplers, loaders, epochs, and files named in the script.
+
+The claims of one loader or sampler belong together: each names the claim of its object (`dataloader`,
+`distributed_sampler`) in `because`, so that a rule can tell two loaders of one script apart.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from preflight.job import Claim, Known, OneOf, Strength, Unresolved, alternatives
+from preflight.sources.python.module import Module, argument, dotted, is_none, last, value_of
+
+#: Sampler to (position of `shuffle`, its default): torch shuffles unless told otherwise, Paddle does not.
+_SAMPLERS = {"DistributedSampler": (3, True), "DistributedBatchSampler": (4, False)}
+#: Positions of torch.utils.data.DataLoader's arguments; Paddle's differ, so there only keywords count.
+_LOADER = {"batch_size": 1, "shuffle": 2, "sampler": 3, "batch_sampler": 4, "num_workers": 5, "drop_last": 8}
+_LOADER_QUANTITY = {
+    "batch_size": "dataloader_batch_size",
+    "shuffle": "dataloader_shuffle",
+    "num_workers": "dataloader_workers",
+    "drop_last": "dataloader_drop_last",
+}
+#: Calls whose first argument is a data file or directory, by the last two parts of the name.
+_READERS = {
+    "numpy.load",
+    "numpy.memmap",
+    "glob.glob",
+    "glob.iglob",
+    "pandas.read_csv",
+    "pandas.read_parquet",
+    "h5py.File",
+    "datasets.load_from_disk",
+    "datasets.ImageFolder",
+    "webdataset.WebDataset",
+    "tensorflow.data.TFRecordDataset",
+    "data.TFRecordDataset",
+    "lmdb.open",
+}
+_EPOCH = re.compile(r"(?:^|_)epochs?(?:$|_|\d)|^ep$", re.IGNORECASE)
+
+
+def claims(module: Module) -> Iterator[Claim]:
+    """All claims about samplers, loaders, epochs and data files."""
+    for call in module.calls:
+        short = last(module.called(call))
+        if short in _SAMPLERS:
+            yield from _sampler(module, call, short)
+        elif short in ("DataLoader", "StatefulDataLoader"):
+            yield from _loader(module, call)
+        elif short == "set_epoch" and isinstance(call.func, ast.Attribute):
+            yield module.claim("set_epoch_called", True, call)
+        else:
+            yield from _data(module, call)
+    for node in module.nodes():
+        if isinstance(node, (ast.For, ast.AsyncFor)):
+            yield from _epochs(module, node)
+
+
+def _sampler(module: Module, call: ast.Call, short: str) -> Iterator[Claim]:
+    position, default = _SAMPLERS[short]
+    sampler = module.claim("distributed_sampler", module.bound_to(call), call)
+    yield sampler
+    given = argument(call, "shuffle", position)
+    if given is None:
+        unknown = any(keyword.arg is None for keyword in call.keywords)
+        value = Unresolved("given in **arguments") if unknown else Known(default)
+        yield module.claim("sampler_shuffle", value, call, strength=Strength.DEFAULT, because=(sampler,))
+    else:
+        yield module.claim("sampler_shuffle", module.fold(value_of(given)), given, because=(sampler,))
+
+
+def _loader(module: Module, call: ast.Call) -> Iterator[Claim]:
+    loader = module.claim("dataloader", module.bound_to(call), call)
+    yield loader
+    paddle = module.called(call).startswith("paddle")
+    for name, position in _LOADER.items():
+        given = argument(call, name, None if paddle else position)
+        if given is None:
+            continue
+        expression = value_of(given)
+        if name in ("sampler", "batch_sampler"):
+            if not is_none(expression):
+                shown = dotted(expression) or module.text(expression)
+                yield module.claim("dataloader_sampler", shown, given, because=(loader,))
+        else:
+            yield module.claim(_LOADER_QUANTITY[name], module.fold(expression), given, because=(loader,))
+
+
+def _epochs(module: Module, loop: ast.For | ast.AsyncFor) -> Iterator[Claim]:
+    """`for epoch in range(...)`; a range of one value is no loop over epochs."""
+    names = [node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)]
+    if not any(_EPOCH.search(name) for name in names):
+        return
+    counter = loop.iter
+    if isinstance(counter, ast.Call) and last(module.called(counter)) in ("range", "trange", "tqdm"):
+        bounds = [module.fold(item) for item in counter.args]
+        if bounds in ([Known(1)], [Known(0), Known(1)]):
+            return
+    spelling = f"for {module.text(loop.target)} in {module.text(loop.iter)}"
+    yield module.claim("loop_over_epochs", True, loop.target, spelling=spelling)
+
+
+def _data(module: Module, call: ast.Call) -> Iterator[Claim]:
+    name = module.called(call)
+    pair = ".".join(name.split(".")[-2:])
+    if name in _READERS or pair in _READERS:
+        given = call.args[0] if call.args else None
+        if given is not None and not isinstance(given, ast.Starred):
+            yield from _paths(module, given)
+    elif last(name) == "load_dataset":
+        for key in ("data_files", "data_dir"):
+            found = argument(call, key)
+            if found is not None:
+                yield from _paths(module, found)
+
+
+def _paths(module: Module, given: ast.keyword | ast.expr) -> Iterator[Claim]:
+    value = module.fold(value_of(given))
+    if isinstance(value, (Unresolved, OneOf)):
+        return
+    (path,) = alternatives(value)
+    if isinstance(path, tuple) and path and all(isinstance(item, str) and item for item in path):
+        yield module.claim("shard_list", path, given)
+    elif isinstance(path, str) and path and "://" not in path:
+        yield module.claim("data_path", path, given)

@@ -1,0 +1,101 @@
+"""Claims of Paddle scripts: collective or parameter server, and the servers and trainers named in the script."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from preflight.job import Claim, Known, Relation, Strength, Unresolved, Value, alternatives, lift
+from preflight.job.value import Plain
+from preflight.sources.python.module import Module, argument, is_none, last, value_of
+
+#: Positions of DistributeTranspiler.transpile's arguments (Paddle 1.x and paddle.distributed.transpiler).
+_TRANSPILE = {"trainer_id": 0, "pservers": 2, "trainers": 3}
+
+
+def claims(module: Module) -> Iterator[Claim]:
+    """All claims about fleet, role makers and the legacy transpiler."""
+    for call in module.calls:
+        name = module.called(call)
+        short = last(name)
+        if short == "init" and "fleet" in name.split("."):
+            yield from _fleet_init(module, call, name)
+        elif short == "init_parallel_env" and (name.startswith("paddle") or "paddle" in module.file.text):
+            yield module.claim("ps_mode", False, call, relation=Relation.REQUIRES, source="paddle")
+        elif short == "UserDefinedRoleMaker":
+            yield from _role_maker(module, call)
+        elif short == "transpile" and (argument(call, "pservers") is not None or len(call.args) >= 4):
+            yield from _transpile(module, call)
+
+
+def _fleet_init(module: Module, call: ast.Call, name: str) -> Iterator[Claim]:
+    """`fleet.init(is_collective=...)`, or what its role maker or its module says; the default is servers."""
+    given = argument(call, "is_collective", 1)
+    role_maker = argument(call, "role_maker", 0)
+    if given is None and role_maker is not None:
+        made = module.definition(value_of(role_maker))
+        if isinstance(made, ast.Call):
+            given = argument(made, "is_collective", 0)
+        elif not is_none(made):
+            return
+    if given is not None:
+        value = lift(_servers, module.fold(value_of(given)))
+        if alternatives(value):
+            yield module.claim("ps_mode", value, given, relation=Relation.REQUIRES, source="paddle")
+        return
+    servers = ".collective" not in name
+    yield module.claim("ps_mode", servers, call, relation=Relation.REQUIRES, strength=Strength.DEFAULT, source="paddle")
+
+
+def _servers(collective: Plain) -> bool:
+    if not isinstance(collective, bool):
+        raise TypeError("is_collective is true or false")
+    return not collective
+
+
+def _role_maker(module: Module, call: ast.Call) -> Iterator[Claim]:
+    workers = argument(call, "worker_num")
+    if workers is not None:
+        yield from _known(module, "ps_workers", module.fold(value_of(workers)), workers)
+    endpoints = argument(call, "server_endpoints")
+    if endpoints is not None:
+        yield from _known(module, "ps_server_endpoints", _endpoints(module, value_of(endpoints)), endpoints)
+    role = argument(call, "role")
+    if role is not None:
+        written = last(module.name(value_of(role)))
+        if written in ("WORKER", "SERVER"):
+            value = Known("TRAINER" if written == "WORKER" else "PSERVER")
+            yield from _known(module, "ps_role", value, role)
+
+
+def _transpile(module: Module, call: ast.Call) -> Iterator[Claim]:
+    yield module.claim("ps_mode", True, call.func, spelling=module.text(call), source="paddle")
+    pservers = argument(call, "pservers", _TRANSPILE["pservers"])
+    if pservers is not None:
+        value = _endpoints(module, value_of(pservers))
+        yield from _known(module, "ps_server_endpoints", value, pservers)
+    trainers = argument(call, "trainers", _TRANSPILE["trainers"])
+    if trainers is not None:
+        yield from _known(module, "ps_workers", module.fold(value_of(trainers)), trainers)
+    trainer_id = argument(call, "trainer_id", _TRANSPILE["trainer_id"])
+    if trainer_id is not None:
+        yield from _known(module, "ps_index", module.fold(value_of(trainer_id)), trainer_id)
+
+
+def _endpoints(module: Module, expression: ast.expr) -> Value:
+    return lift(_split, module.fold(expression))
+
+
+def _split(item: Plain) -> Plain:
+    """`"a:1,b:2"` or `["a:1", "b:2"]` as a tuple."""
+    if isinstance(item, str) and item:
+        return tuple(part.strip() for part in item.split(",") if part.strip())
+    if isinstance(item, tuple) and all(isinstance(part, str) for part in item):
+        return item
+    raise TypeError("endpoints are texts")
+
+
+def _known(module: Module, quantity: str, value: Value, at: ast.keyword | ast.expr) -> Iterator[Claim]:
+    """Only literals are claimed: in most scripts these come from the environment, which says it itself."""
+    if not isinstance(value, Unresolved):
+        yield module.claim(quantity, value, at, source="paddle")

@@ -1,0 +1,71 @@
+"""Where a node of the syntax tree stands, in characters.
+
+Python counts columns in UTF-8 bytes and also ends lines at a lone carriage return; spans count characters and
+end lines at line feeds only. Everything that crosses between the two goes through here.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from bisect import bisect_right
+
+from preflight.job.span import LONGEST_SNIPPET, Span
+
+_LINE_END = re.compile(r"\r\n|\r|\n")
+
+
+class Positions:
+    """Turns nodes of the tree of `text` into offsets, text and spans."""
+
+    def __init__(self, path: str, text: str) -> None:
+        self._path = path
+        self._text = text
+        self._python_lines = [0, *(match.end() for match in _LINE_END.finditer(text))]
+        self._lines = [0, *(match.end() for match in re.finditer("\n", text))]
+
+    def offset(self, line: int, byte_column: int) -> int:
+        """The character offset of a place that Python names by line (from 1) and column in UTF-8 bytes."""
+        line = max(1, min(line, len(self._python_lines)))
+        start = self._python_lines[line - 1]
+        end = self._python_lines[line] if line < len(self._python_lines) else len(self._text)
+        content = self._text[start:end]
+        if content.isascii():
+            return start + min(byte_column, len(content))
+        return start + len(content.encode("utf-8", "surrogatepass")[:byte_column].decode("utf-8", "ignore"))
+
+    def bounds(self, node: ast.AST) -> tuple[int, int]:
+        """First and behind-the-last character offset of a node that has a position; else the file's start."""
+        line = getattr(node, "lineno", None)
+        if line is None:
+            return 0, 0
+        start = self.offset(line, node.col_offset)  # type: ignore[attr-defined]
+        end_line, end_column = getattr(node, "end_lineno", None), getattr(node, "end_col_offset", None)
+        if end_line is None or end_column is None:
+            return start, start
+        return start, max(start, self.offset(end_line, end_column))
+
+    def span(self, node: ast.AST) -> Span:
+        """The span of a node."""
+        return self.between(*self.bounds(node))
+
+    def between(self, start: int, end: int) -> Span:
+        """The span of `text[start:end]`: that of `span_of`, without counting lines from the start each time."""
+        line = bisect_right(self._lines, start)
+        end_line = bisect_right(self._lines, end)
+        line_start = self._lines[line - 1]
+        line_end = self._lines[line] - 1 if line < len(self._lines) else len(self._text)
+        return Span(
+            self._path,
+            line,
+            start - line_start + 1,
+            end_line,
+            end - self._lines[end_line - 1] + 1,
+            self._text[line_start:line_end].rstrip("\r")[:LONGEST_SNIPPET],
+        )
+
+    def text(self, node: ast.AST, *, longest: int = 120) -> str:
+        """How the node is written, on one line."""
+        start, end = self.bounds(node)
+        written = " ".join(self._text[start : min(end, start + 4 * longest)].split())
+        return written if len(written) <= longest else written[: longest - 1] + "…"

@@ -1,0 +1,119 @@
+"""Claims about the process group: back end, time-out, address and size, and who wraps the model."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from preflight.job import Claim, Known, Relation, Unresolved, Value, alternatives, lift, one_of
+from preflight.job.hostname import split_endpoint
+from preflight.job.value import Plain
+from preflight.sources.python.module import Module, argument, is_none, last, value_of
+
+#: Positions of torch.distributed.init_process_group's arguments (torch 2.1 to 2.9).
+_TORCH = {"backend": 0, "init_method": 1, "timeout": 2, "world_size": 3, "rank": 4}
+#: deepspeed.init_distributed calls them differently (deepspeed/comm/comm.py).
+_DEEPSPEED = {"dist_backend": 0, "distributed_port": 2, "timeout": 4, "init_method": 5}
+_TIMEDELTA = ("days", "seconds", "microseconds", "milliseconds", "minutes", "hours", "weeks")
+_SECONDS = {
+    "days": 86400.0,
+    "seconds": 1.0,
+    "microseconds": 1e-6,
+    "milliseconds": 1e-3,
+    "minutes": 60.0,
+    "hours": 3600.0,
+    "weeks": 604800.0,
+}
+
+
+def claims(module: Module) -> Iterator[Claim]:
+    """All claims about process groups and model wrappers."""
+    for call in module.calls:
+        name = module.called(call)
+        short = last(name)
+        if short == "init_process_group":
+            yield from _group(module, call, _TORCH)
+        elif short == "init_distributed" and "deepspeed" in name:
+            yield from _group(module, call, _DEEPSPEED)
+        elif short == "InitProcessGroupKwargs":
+            yield from _group(module, call, {"backend": 0, "init_method": 1, "timeout": 2})
+        elif short == "DistributedDataParallel" or name in ("paddle.DataParallel", "fleet.distributed_model"):
+            yield module.claim("uses_ddp", True, call)
+        elif short in ("FullyShardedDataParallel", "fully_shard"):
+            yield module.claim("uses_fsdp", True, call)
+        elif short == "distributed_model" and "fleet" in name:
+            yield module.claim("uses_ddp", True, call)
+
+
+def seconds(module: Module, expression: ast.expr) -> Value:
+    """A `timedelta(...)` in seconds, or why it cannot be told."""
+    found = module.definition(expression)
+    if not isinstance(found, ast.Call) or last(module.called(found)) != "timedelta":
+        return Unresolved(f"{module.text(expression)}: known only at run time")
+    if any(keyword.arg not in _SECONDS for keyword in found.keywords) or len(found.args) > len(_TIMEDELTA):
+        return Unresolved(f"{module.text(found)}: known only at run time")
+    given = list(zip(_TIMEDELTA, found.args, strict=False))
+    given += [(str(keyword.arg), keyword.value) for keyword in found.keywords]
+    units = [unit for unit, _ in given]
+    return lift(lambda *amounts: _total(units, amounts), *(module.fold(value) for _, value in given))
+
+
+def _total(units: list[str], amounts: tuple[Plain, ...]) -> int:
+    total = 0.0
+    for unit, amount in zip(units, amounts, strict=True):
+        if not isinstance(amount, (int, float)):
+            raise TypeError("a time-out is made of numbers")
+        total += _SECONDS[unit] * amount
+    if not abs(total) < 1e12:
+        raise ValueError("longer than any time-out")
+    return round(total)
+
+
+def _group(module: Module, call: ast.Call, positions: dict[str, int]) -> Iterator[Claim]:
+    for name, position in positions.items():
+        given = argument(call, name, position)
+        if given is None or is_none(value_of(given)):
+            continue
+        expression = value_of(given)
+        if name == "timeout":
+            yield module.claim("process_group_timeout_s", seconds(module, expression), given)
+        elif name == "init_method":
+            yield from _init_method(module, given)
+        elif name in ("backend", "dist_backend"):
+            yield module.claim("backend", _lowered(module.fold(expression)), given)
+        elif name == "distributed_port":
+            yield module.claim("master_port", module.fold(expression), given)
+        else:
+            value = module.fold(expression)
+            # -1 is torch's own "take it from the environment".
+            if alternatives(value) and -1 not in alternatives(value):
+                yield module.claim(name, value, given, relation=Relation.REQUIRES)
+
+
+def _lowered(value: Value) -> Value:
+    return lift(lambda item: item.lower() if isinstance(item, str) else item, value)
+
+
+def _init_method(module: Module, given: ast.keyword | ast.expr) -> Iterator[Claim]:
+    expression = module.definition(value_of(given))
+    value = module.fold(expression)
+    if isinstance(value, Unresolved):
+        head = expression.values[0] if isinstance(expression, ast.JoinedStr) and expression.values else None
+        if isinstance(head, ast.Constant) and str(head.value).startswith("tcp://"):
+            yield module.claim("master_addr", value, given)
+            yield module.claim("master_port", value, given)
+        return
+    hosts: list[Plain] = []
+    ports: list[Plain] = []
+    for method in alternatives(value):
+        if isinstance(method, str) and method.startswith("tcp://"):
+            endpoint = split_endpoint(method.removeprefix("tcp://").partition("?")[0].partition("/")[0])
+            if endpoint is None:
+                return
+            hosts.append(endpoint[0])
+            ports += [endpoint[1]] if endpoint[1] is not None else []
+    if len(hosts) != len(alternatives(value)):
+        return
+    yield module.claim("master_addr", one_of(hosts), given)
+    if ports:
+        yield module.claim("master_port", one_of(ports) if len(ports) > 1 else Known(ports[0]), given)

@@ -1,0 +1,90 @@
+"""Reads training scripts in Python by their syntax tree; nothing of them is ever executed or imported."""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from preflight.job import WHOLE_JOB, Claim, Note, NoteKind, Reference, Scope, Strength
+from preflight.redact import scrub
+from preflight.sources.base import Reading, SourceFile, Tree
+from preflight.sources.python import (
+    arguments,
+    environment,
+    frameworks,
+    loading,
+    paddle,
+    process_group,
+    serial,
+)
+from preflight.sources.python.module import Module
+from preflight.sources.python.positions import Positions
+
+_READERS: tuple[Callable[[Module], Iterable[Claim | Reference]], ...] = (
+    process_group.claims,
+    loading.claims,
+    arguments.claims,
+    environment.claims,
+    serial.claims,
+    paddle.claims,
+    frameworks.claims,
+)
+
+
+class PythonSource:
+    """Reads one training script."""
+
+    name = "python"
+    roles = ("script",)
+
+    def recognises(self, file: SourceFile) -> bool:
+        """Whether the name ends in `.py`, or the first line calls a Python interpreter."""
+        if file.path.endswith(".py"):
+            return True
+        head = file.text[:200].partition("\n")[0]
+        return head.startswith("#!") and "python" in head and "." not in file.path.rpartition("/")[2]
+
+    def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
+        """State the script's claims; a script that cannot be parsed gives one note at the place of the error."""
+        parsed = parse(file)
+        if isinstance(parsed, Note):
+            return Reading(notes=(parsed,))
+        module = Module(file, parsed, tree, scope)
+        found: dict[tuple[object, ...], Claim] = {}
+        references: dict[tuple[object, ...], Reference] = {}
+        script = module.claim("script", file.path, parsed, strength=Strength.DEFAULT, spelling=file.path, condition="")
+        for reader in _READERS:
+            for item in reader(module):
+                if isinstance(item, Reference):
+                    references.setdefault((item.target, item.role, item.span), item)
+                else:
+                    found.setdefault((item.quantity, item.span, item.strength, item.relation), item)
+        ordered = sorted(found.values(), key=lambda claim: (claim.span.line, claim.span.column, claim.quantity))
+        return Reading(claims=(script, *ordered), references=tuple(references.values()))
+
+
+def parse(file: SourceFile) -> ast.Module | Note:
+    """The syntax tree of a script, or a note at the place where it stops being Python 3."""
+    positions = Positions(file.path, file.text)
+    try:
+        with warnings.catch_warnings():
+            # An invalid escape in somebody's script is not for our standard error.
+            warnings.simplefilter("ignore")
+            return ast.parse(file.text)
+    except SyntaxError as error:
+        start = positions.offset(error.lineno or 1, 0) + max(0, (error.offset or 1) - 1)
+        start = min(start, len(file.text))
+        span = positions.between(start, start)
+        span = replace(span, snippet=scrub(span.snippet))
+        message = (
+            f"{file.path} line {span.line} column {span.column}: not Python 3 ({error.msg}); nothing of this"
+            " script is judged"
+        )
+        return Note(NoteKind.MALFORMED, message, span)
+    except (RecursionError, MemoryError):
+        message = f"{file.path} is nested too deeply to be parsed; nothing of this script is judged"
+    except ValueError as error:
+        message = f"{file.path} cannot be parsed as Python: {error}; nothing of this script is judged"
+    return Note(NoteKind.MALFORMED, message, positions.between(0, 0))
