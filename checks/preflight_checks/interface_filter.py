@@ -15,12 +15,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from preflight.job import Job
-
 from preflight_checks.demands import Filter, backends, filter_of, filters
 from preflight_checks.probes.interfaces import Address, Interface
 
 #: Interfaces that carry containers' traffic inside one machine, by the prefixes their makers give them.
-INNER_PREFIXES = ("docker", "br-", "veth", "virbr", "cni", "flannel", "cali", "cilium", "lxc", "tunl", "kube-", "podman")
+INNER_PREFIXES = (
+    "docker",
+    "br-",
+    "veth",
+    "virbr",
+    "cni",
+    "flannel",
+    "cali",
+    "cilium",
+    "lxc",
+    "tunl",
+    "kube-",
+    "podman",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +100,9 @@ def _only_v6_loopback(item: Interface) -> bool:
 
 def dialled(item: Interface) -> Address | None:
     """The address of `item` that peers are told: its first, IPv4 before global IPv6 as the system lists them."""
-    usable = [address for address in item.addresses if not ipaddress.ip_address(address.address).is_link_local]
+    usable = [
+        address for address in item.addresses if not ipaddress.ip_address(address.address).is_link_local
+    ]
     return usable[0] if usable else None
 
 

@@ -9,7 +9,6 @@ from preflight.judgement import Verdict, check, failed, not_applicable, passed, 
 from preflight.outcome import Confidence, Evidence, Severity
 from preflight.recording import Facts, Fleet, Seen, Unavailable
 from preflight.request import Request, probe_name
-
 from preflight_checks.demands import (
     Endpoint,
     backends,
@@ -72,14 +71,20 @@ def hostname_loopback(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
     """
     names, claims = backends(job)
     if not _asks_own_name(job, fleet):
-        reason = "the job has one node" if len(fleet.nodes) < 2 else f"back end {fold(sorted(names))} does not use it"
+        reason = (
+            "the job has one node"
+            if len(fleet.nodes) < 2
+            else f"back end {fold(sorted(names))} does not use it"
+        )
         yield not_applicable("own host names", reason)
         return
     bad: dict[str, Lookup] = {}
     for seen in lookups(facts, own=True):
         gloo = filter_of(job, "GLOO_SOCKET_IFNAME", seen.node)
         if isinstance(seen.fact, Unavailable):
-            yield unknown(seen.node, f"its own name could not be looked up: {seen.fact.reason}", required=bool(names))
+            yield unknown(
+                seen.node, f"its own name could not be looked up: {seen.fact.reason}", required=bool(names)
+            )
         elif "ps" not in names and (gloo is not None or filter_unresolved(job, "GLOO_SOCKET_IFNAME")):
             yield not_applicable(seen.node, "GLOO_SOCKET_IFNAME chooses the interface")
         elif _publishes_loopback(seen.fact.value):
@@ -183,7 +188,9 @@ def _judge_master(endpoint: Endpoint, fleet: Fleet, facts: Facts) -> Iterator[Ve
         if seen.request.params.get("name") != host:
             continue
         if isinstance(seen.fact, Unavailable):
-            yield unknown(f"{host} on {seen.node}", f"could not be looked up: {seen.fact.reason}", required=True)
+            yield unknown(
+                f"{host} on {seen.node}", f"could not be looked up: {seen.fact.reason}", required=True
+            )
             continue
         found = seen.fact.value
         is_listener = listening is not None and seen.node == listening.name
@@ -196,7 +203,9 @@ def _judge_master(endpoint: Endpoint, fleet: Fleet, facts: Facts) -> Iterator[Ve
                 to_self[seen.node] = found
         else:
             holder = _holder(found.addresses[0], have)
-            if listening is None or holder in (listening.name, "?") or endpoint.kind == "rendezvous" and holder:
+            # A c10d rendezvous may be held by any node of the job, not only by that of rank 0.
+            allowed = (listening.name, "?") if listening is not None else (holder,)
+            if holder in allowed or (endpoint.kind == "rendezvous" and holder):
                 good.append(seen.node)
             else:
                 elsewhere[seen.node] = (found, holder)
@@ -255,4 +264,6 @@ def _not_the_listener(endpoint: Endpoint, nodes: dict[str, Lookup], holder: str,
 
 def _seen(host: str, found: dict[str, Lookup]) -> Evidence:
     node, some = next(iter(found.items()))
-    return Evidence("look-up", _answer(some), "an address of the listening node", f"getent ahosts {host}", node)
+    return Evidence(
+        "look-up", _answer(some), "an address of the listening node", f"getent ahosts {host}", node
+    )

@@ -10,7 +10,6 @@ from preflight.judgement import Verdict, check, failed, not_applicable, passed, 
 from preflight.outcome import Confidence, Evidence, Severity
 from preflight.recording import Facts, Fleet, Observed, Unavailable
 from preflight.request import Request, probe_name
-
 from preflight_checks.demands import (
     FILTER_VARIABLES,
     Filter,
@@ -32,7 +31,7 @@ from preflight_checks.interface_filter import (
     select,
     subnet,
 )
-from preflight_checks.probes.interfaces import Interface, Interfaces, Route, interfaces, route
+from preflight_checks.probes.interfaces import Interface, Route, interfaces, route
 
 
 def _plan_filter(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
@@ -92,7 +91,9 @@ def _judge_filter(
     for node in on:
         fact = facts.of(interfaces, node)
         if isinstance(fact, Unavailable):
-            yield unknown(f"{spelled} on {node}", f"its interfaces could not be listed: {fact.reason}", required=True)
+            yield unknown(
+                f"{spelled} on {node}", f"its interfaces could not be listed: {fact.reason}", required=True
+            )
             continue
         have = tuple(fact.value.interfaces)
         choice = select(some.variable, some.value, have)
@@ -143,7 +144,9 @@ def _judge_filter(
         yield failed(
             f"{spelled}: unusable",
             f"{spelled} chooses {item.name} on {fold(unusable)}: it is {state}",
-            at=_evidence(node, f"{item.name} is {state}", "an interface that is up and reaches the other nodes"),
+            at=_evidence(
+                node, f"{item.name} is {state}", "an interface that is up and reaches the other nodes"
+            ),
             also=some.claims,
             nodes=tuple(unusable),
             remedy=f"`ip link set {item.name} up` on {fold(unusable)}, or choose another interface."
@@ -196,7 +199,9 @@ def _subnets(left: tuple[Interface, ...]) -> set[str]:
 def _listed(have: tuple[Interface, ...]) -> str:
     addressed = [item for item in have if item.addresses] or list(have)
     return fold(
-        f"{item.name} ({item.addresses[0].address}/{item.addresses[0].prefix})" if item.addresses else item.name
+        f"{item.name} ({item.addresses[0].address}/{item.addresses[0].prefix})"
+        if item.addresses
+        else item.name
         for item in addressed
     )
 
@@ -220,18 +225,21 @@ def _listeners(job: Job, fleet: Fleet) -> set[str]:
 
 
 def _plan_route(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    if len(fleet.nodes) < 2 or not has_filter(job):
+    if len(fleet.nodes) < 2:
         return
     listeners, host = _listeners(job, fleet), _master_host(job, fleet)
     for node in fleet.reached:
         claims = tuple(claim for item in filters(job, node.name) for claim in item.claims)
+        # Asked even without a filter: the link stage dials the address of the interface found here.
         yield Request(probe_name(interfaces), node.name, because=claims)
-        if node.name not in listeners:
+        if claims and node.name not in listeners:
             yield Request(probe_name(route), node.name, {"destination": host}, because=claims)
 
 
 def _routes(facts: Facts, host: str) -> dict[str, Observed[Route] | Unavailable]:
-    return {seen.node: seen.fact for seen in facts.each(route) if seen.request.params.get("destination") == host}
+    return {
+        seen.node: seen.fact for seen in facts.each(route) if seen.request.params.get("destination") == host
+    }
 
 
 def _choices(job: Job, facts: Facts) -> dict[str, Chosen]:
@@ -293,7 +301,13 @@ def interface_route(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             f"{name} against {through}",
             f"{choice.filter.variable}={choice.filter.value} chooses {name} on {fold(nodes)}, but the kernel "
             f"reaches {host} ({found.address}) through {through}",
-            at=Evidence("route", f"dev {through} src {found.source}", f"dev {name}", f"ip route get {found.address}", nodes[0]),
+            at=Evidence(
+                "route",
+                f"dev {through} src {found.source}",
+                f"dev {name}",
+                f"ip route get {found.address}",
+                nodes[0],
+            ),
             also=choice.filter.claims,
             nodes=nodes,
             remedy=f"Set {choice.filter.variable}={through}, or use rank 0's address on the network of {name}.",
@@ -339,11 +353,15 @@ def interface_mtu(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     yield failed(
         "MTU",
         f"the chosen interfaces have different MTUs: {said}, but {common} on the other {len(known) - len(odd)} nodes",
-        at=Evidence("interfaces", f"{choice.interface.name} mtu {choice.interface.mtu}", f"mtu {common}", "ip link", node),
+        at=Evidence(
+            "interfaces",
+            f"{choice.interface.name} mtu {choice.interface.mtu}",
+            f"mtu {common}",
+            "ip link",
+            node,
+        ),
         also=choice.filter.claims,
         nodes=tuple(odd),
-        remedy=f"Set one MTU everywhere: `ip link set {choice.interface.name} mtu {common}` on {fold(odd)}, or fix the others.",
+        remedy=f"Set one MTU everywhere: `ip link set {choice.interface.name} mtu {common}` on {fold(odd)}, "
+        "or fix the others.",
     )
-
-
-__all__ = ["Interfaces", "interface_filter", "interface_mtu", "interface_route"]

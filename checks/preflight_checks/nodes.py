@@ -9,7 +9,6 @@ from preflight.judgement import Verdict, check, failed, passed
 from preflight.outcome import Evidence, Severity
 from preflight.recording import Facts, Fleet, NodeRecord
 from preflight.request import Request
-
 from preflight_checks.demands import deciding
 
 #: What to do, by `NodeRecord.problem_kind`; the executors' own words stand in the message.

@@ -9,7 +9,6 @@ from preflight.judgement import Verdict, check, failed, not_applicable, passed, 
 from preflight.outcome import Evidence, Severity
 from preflight.recording import Facts, Fleet, Node, Seen, Unavailable
 from preflight.request import Request, probe_name
-
 from preflight_checks.demands import Endpoint, endpoints, is_literal, owner
 from preflight_checks.probes.ports import PortState, bindable
 
@@ -72,7 +71,10 @@ def port_in_use(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     if not asked:
         yield not_applicable("ports", "the job's files name no port that a reachable node binds")
         return
-    seen = {(s.node, s.request.params.get("port"), s.request.params.get("host", "")): s for s in facts.each(bindable)}
+    seen = {
+        (s.node, s.request.params.get("port"), s.request.params.get("host", "")): s
+        for s in facts.each(bindable)
+    }
     elsewhere: dict[Endpoint, list[str]] = {}
     decided: set[Endpoint] = set()
     for endpoint, node, params in asked:
@@ -82,7 +84,9 @@ def port_in_use(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         subject = f"{endpoint.what} {endpoint.port} on {node.name}"
         if isinstance(fact.fact, Unavailable):
             decided.add(endpoint)
-            yield unknown(subject, f"it could not be tried: {fact.fact.reason}", required=fact.request.required)
+            yield unknown(
+                subject, f"it could not be tried: {fact.fact.reason}", required=fact.request.required
+            )
         elif fact.fact.value.problem == "not-local":
             elsewhere.setdefault(endpoint, []).append(node.name)
         else:
@@ -137,7 +141,9 @@ def _nobody_has(endpoint: Endpoint, nodes: list[str]) -> Verdict:
         f"{endpoint.what} {endpoint.host}",
         f"{endpoint.what} is to bind {endpoint.host}:{endpoint.port}, but {endpoint.host} is an address of none of "
         f"the {len(nodes)} nodes",
-        at=Evidence("bind", "Cannot assign requested address", "an address of the node", "ip -br addr", nodes[0]),
+        at=Evidence(
+            "bind", "Cannot assign requested address", "an address of the node", "ip -br addr", nodes[0]
+        ),
         also=endpoint.claims,
         nodes=nodes,
         remedy=f"Give {endpoint.what} an address that one of the nodes has.",

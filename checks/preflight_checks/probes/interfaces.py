@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Tuple
 
 from preflight.node.wire import ProbeUnavailable
-
 from preflight_checks.probes.names import lookup
 
 UP, LOOPBACK, RUNNING = 0x1, 0x8, 0x40
@@ -118,14 +117,20 @@ def parse_ip_addr(text: str) -> List[Tuple[str, int, Optional[Address]]]:
         rows.append((item["ifname"], flags, None))
         for address in item.get("addr_info", []):
             if address.get("family") in ("inet", "inet6") and "local" in address:
-                rows.append((item["ifname"], flags, Address(address["local"], int(address.get("prefixlen", 0)))))
+                rows.append(
+                    (item["ifname"], flags, Address(address["local"], int(address.get("prefixlen", 0))))
+                )
     return rows
 
 
 def _from_command() -> Optional[List[Tuple[str, int, Optional[Address]]]]:
     try:
         done = subprocess.run(
-            ["ip", "-j", "addr"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=3, env={"LC_ALL": "C", "PATH": os.environ.get("PATH", "") + ":/usr/sbin:/sbin"}
+            ["ip", "-j", "addr"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            timeout=3,
+            env={"LC_ALL": "C", "PATH": os.environ.get("PATH", "") + ":/usr/sbin:/sbin"},
         )
         return parse_ip_addr(done.stdout.decode("utf-8", "replace"))
     except (OSError, ValueError, subprocess.SubprocessError):

@@ -98,13 +98,18 @@ def listen(params: Dict[str, Any], emit: Callable[[Dict[str, Any]], None]) -> Li
             item.close()
 
 
-def _listener(port: int) -> socket.socket:
-    try:
-        return bound(socket.AF_INET6, ("::", port), both=True)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise
-        return bound(socket.AF_INET, ("0.0.0.0", port))
+def _listener(port: int, patience_s: float = 0.4) -> socket.socket:
+    """Listen on `port`, waiting a moment for the listener of the round before to let go of it."""
+    until = time.monotonic() + patience_s
+    while True:
+        try:
+            return bound(socket.AF_INET6, ("::", port), both=True)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                return bound(socket.AF_INET, ("0.0.0.0", port))
+            if time.monotonic() >= until:
+                raise
+            time.sleep(0.05)
 
 
 def _serve(listeners: List[socket.socket], token: bytes, deadline: float) -> int:
@@ -177,7 +182,9 @@ def dial(params: Dict[str, Any]) -> Dialled:
         thread.join(max(0.0, end - time.monotonic()))
     found = []  # type: List[Target]
     for target, result in zip(wanted, results):
-        late = Target(str(target["label"]), str(target["host"]), int(target["port"]), "filtered", "", "gave up")
+        late = Target(
+            str(target["label"]), str(target["host"]), int(target["port"]), "filtered", "", "gave up"
+        )
         found.append(result if result is not None else late)
     return Dialled(found)
 
@@ -191,7 +198,9 @@ def _dial_one(target: Dict[str, Any], listening: Dict[str, Any], params: Dict[st
         return Target(label, host, wanted, status, address, detail, took, arrived, lost)
 
     port = wanted or int(listening["ephemeral"])
-    unbound = listening.get("ports", {}).get(str(wanted), "" if not wanted else "it was not asked to listen there")
+    unbound = listening.get("ports", {}).get(
+        str(wanted), "" if not wanted else "it was not asked to listen there"
+    )
     if unbound:
         return ended("unbound", "", unbound)
     until = began + float(params.get("connect_s", CONNECT_S))
@@ -213,9 +222,7 @@ def _dial_one(target: Dict[str, Any], listening: Dict[str, Any], params: Dict[st
         return ended(status, address, detail, arrived, lost)
 
 
-def _connect(
-    addresses: List[str], port: int, until: float
-) -> Tuple[Optional[socket.socket], str, str, str]:
+def _connect(addresses: List[str], port: int, until: float) -> Tuple[Optional[socket.socket], str, str, str]:
     """A connection to the first address that takes one, else the last failure: (None, address, status, detail)."""
     failure = ("", "filtered", "no time was left")
     for index, address in enumerate(addresses):
