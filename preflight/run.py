@@ -24,7 +24,7 @@ from preflight.fleet import OpenFleet, open_fleet
 from preflight.gang import run_gang
 from preflight.job import Job
 from preflight.judgement import STAGES, Check, Rule
-from preflight.links import rounds
+from preflight.links import disjoint
 from preflight.node.wire import Ask, Done, Event
 from preflight.outcome import Severity
 from preflight.place import ContextChoice, context_of, nodes_of
@@ -271,25 +271,17 @@ class _Run:
 
     async def _link_stage(self, fleet: OpenFleet, requests: list[Request]) -> None:
         """Pairs in rounds: in one round a node talks to one other node, in both directions."""
-        names = [record.node.name for record in self._nodes if not record.problem]
         alone = [request for request in requests if not request.peer]
         await self._ask_all(fleet, alone, self._options.link_deadline, "link")
         total, done = len(requests) - len(alone), 0
-        by_pair: dict[frozenset[str], list[Request]] = {}
-        for request in requests:
-            if request.peer:
-                by_pair.setdefault(frozenset((request.node, request.peer)), []).append(request)
-        for pairs in rounds(names):
-            batch = [request for pair in pairs for request in by_pair.pop(frozenset(pair), [])]
+        for batch in disjoint(request for request in requests if request.peer):
+            waiting = tuple(dict.fromkeys(name for request in batch for name in (request.node, request.peer)))
+            self._progress(Step("link", done, total, waiting))
             await self._one_round(fleet, batch)
             done += len(batch)
-            waiting = tuple("-".join(sorted(pair)) for pair in list(by_pair)[:4])
-            self._progress(Step("link", done, total, waiting))
-        for left in by_pair.values():
-            for request in left:
-                self._without(request, Unavailable("unreachable", f"{request.node} or {request.peer} gave no agent"))
+        self._progress(Step("link", done, total))
 
-    async def _one_round(self, fleet: OpenFleet, batch: list[Request]) -> None:
+    async def _one_round(self, fleet: OpenFleet, batch: Sequence[Request]) -> None:
         async with anyio.create_task_group() as group:
             for request in batch:
                 group.start_soon(self._dial, fleet, request)
