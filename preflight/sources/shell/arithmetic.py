@@ -1,0 +1,266 @@
+"""`$(( ))`, `(( ))`, `let` and array indices: whole-number arithmetic over every alternative."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from preflight.sources.shell import expand
+from preflight.sources.shell.document import Document, Place, Text
+from preflight.sources.shell.lookup import look_up
+from preflight.sources.shell.machine import Machine
+from preflight.sources.shell.state import Kind, Slot, State
+from preflight.sources.shell.text import computed, hole, is_empty, options, reasons
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+_TOKEN = re.compile(
+    r"\s*(?:(\$\{?\w+\}?|[A-Za-z_]\w*(?:\[\w+\])?)|(\d+#\w+|0[xX][0-9A-Fa-f]+|\d+)"
+    r"|(\*\*|<<|>>|<=|>=|==|!=|&&|\|\||[-+*/%<>!~&|^?:()]))"
+)
+_ASSIGN = re.compile(r"\s*([A-Za-z_]\w*)\s*(\*\*|<<|>>|[-+*/%&|^])?=(?!=)\s*(.+)", re.DOTALL)
+_COUNT = re.compile(r"\s*(?:([A-Za-z_]\w*)\s*(\+\+|--)|(\+\+|--)\s*([A-Za-z_]\w*))\s*")
+_LONGEST = 500
+_MOST_COMBINATIONS = 64
+_DEEPEST = 16
+_BITS = 1 << 64
+
+
+class NotArithmetic(Exception):
+    """The text is no expression this module understands."""
+
+
+def _divide(left: int, right: int) -> int:
+    if right == 0:
+        raise NotArithmetic("division by zero")
+    quotient = abs(left) // abs(right)
+    return quotient if (left < 0) == (right < 0) else -quotient
+
+
+def _power(left: int, right: int) -> int:
+    if right < 0 or right > 64:
+        raise NotArithmetic("exponent out of range")
+    return int(left**right)
+
+
+_BINARY: tuple[Mapping[str, Callable[[int, int], int]], ...] = (
+    {"||": lambda a, b: int(bool(a) or bool(b))},
+    {"&&": lambda a, b: int(bool(a) and bool(b))},
+    {"|": operator.or_},
+    {"^": operator.xor},
+    {"&": operator.and_},
+    {"==": lambda a, b: int(a == b), "!=": lambda a, b: int(a != b)},
+    {
+        "<": lambda a, b: int(a < b),
+        ">": lambda a, b: int(a > b),
+        "<=": lambda a, b: int(a <= b),
+        ">=": lambda a, b: int(a >= b),
+    },
+    {"<<": lambda a, b: a << (b & 63), ">>": lambda a, b: a >> (b & 63)},
+    {"+": operator.add, "-": operator.sub},
+    {"*": operator.mul, "/": _divide, "%": lambda a, b: a - b * _divide(a, b)},
+    {"**": _power},
+)
+
+
+_LEVELS = {sign: level for level, signs in enumerate(_BINARY) for sign in signs}
+
+
+def expansion(machine: Machine, state: State, document: Document, node: Node) -> Text:
+    """The value of `$(( ... ))`."""
+    place = document.at(node)
+    raw = document.of(node)
+    lead = len(raw) - len(raw.lstrip())
+    opening = 3 if raw.lstrip().startswith("$((") else 2
+    closing = 2 if opening == 3 else 1
+    start, end = node.start_byte + lead + opening, node.end_byte - closing
+    parts = expand.between(machine, state, document, node.children, start, end, quoted=True)
+    inner = tuple(part.piece for part in parts if part.piece is not None)
+    return of_text(machine, state, inner, place, raw.strip())
+
+
+def of_text(machine: Machine, state: State, inner: Text, place: Place, spelling: str) -> Text:
+    """The value of an expression whose text may have alternatives."""
+    found = options(inner)
+    if found is None:
+        return hole(f"computed from {reasons(inner)}", place, spelling)
+    results: list[str] = []
+    for expression in found:
+        result = evaluate_text(machine, state, expression, place)
+        each = options(result)
+        if each is None:
+            return hole(reasons(result), place, spelling)
+        results.extend(each)
+    return computed(results, place, spelling)
+
+
+def evaluate_text(machine: Machine, state: State, raw: str, place: Place) -> Text:
+    """The value of an expression as a string; assignments in it take effect."""
+    if len(raw) > _LONGEST:
+        return hole("an expression that is too long to follow", place, raw[:40])
+    result: Text = computed(["0"], place, raw)
+    for expression in raw.split(","):
+        machine.step()
+        result = _one(machine, state, expression, place)
+    return result
+
+
+def _one(machine: Machine, state: State, raw: str, place: Place) -> Text:
+    counted = _COUNT.fullmatch(raw)
+    if counted is not None:
+        name = counted.group(1) or counted.group(4)
+        sign = (counted.group(2) or counted.group(3))[0]
+        before = _value(machine, state, name, place)
+        after = _one(machine, state, f"{name} {sign} 1", place)
+        state.put(name, Slot(Kind.TEXT, place, after))
+        return before if counted.group(1) else after
+    assigned = _ASSIGN.fullmatch(raw)
+    if assigned is not None:
+        name, sign, right = assigned.groups()
+        value = _one(machine, state, f"{name} {sign} ({right})" if sign else right, place)
+        state.put(name, Slot(Kind.TEXT, place, value))
+        return value
+    try:
+        tokens = _tokens(raw)
+        names = {token for token in tokens if token[0] == "$" or token[0].isalpha() or token[0] == "_"}
+        values: dict[str, list[str]] = {}
+        for name in sorted(names):
+            text = _value(machine, state, name.strip("${}"), place)
+            each = options(text)
+            if each is None:
+                return hole(f"computed from {reasons(text)}", place, raw)
+            values[name] = each
+        results: list[str] = []
+        for count, combination in enumerate(itertools.product(*values.values())):
+            if count >= _MOST_COMBINATIONS:
+                return hole("it has too many alternatives", place, raw)
+            numbers = {name: _number(item) for name, item in zip(values, combination, strict=True)}
+            results.append(str(_Parser(tokens, numbers).parse()))
+        return computed(results, place, raw)
+    except NotArithmetic as error:
+        return hole(f"an expression that cannot be computed: {error}", place, raw)
+
+
+def _value(machine: Machine, state: State, name: str, place: Place) -> Text:
+    base, _, index = name.partition("[")
+    slot = look_up(machine, state, base, place, f"${name}")
+    if index and slot.kind is Kind.ARRAY and index[:-1].isdigit():
+        at = int(index[:-1])
+        if at < len(slot.items) and not any(item.many for item in slot.items[: at + 1]):
+            return slot.items[at].text
+        return hole(f"${name}", place, name)
+    text = slot.scalar()
+    if not slot.is_set or is_empty(text):
+        return computed(["0"], place, f"${name}")
+    return text
+
+
+def _tokens(raw: str) -> list[str]:
+    tokens: list[str] = []
+    at = 0
+    raw = raw.strip().replace('"', "")
+    while at < len(raw):
+        match = _TOKEN.match(raw, at)
+        if match is None or match.end() == at:
+            raise NotArithmetic(f"{raw[at : at + 20]!r} is not understood")
+        tokens.append(match.group(1) or match.group(2) or match.group(3))
+        at = match.end()
+    return tokens
+
+
+def _number(item: str) -> int:
+    """A number as bash reads it: 0x and 0 prefixes, base#digits."""
+    item = item.strip()
+    try:
+        if not item:
+            return 0
+        if "#" in item:
+            base, _, digits = item.partition("#")
+            return int(digits, int(base))
+        sign = -1 if item.startswith("-") else 1
+        digits = item.lstrip("+-")
+        if len(digits) > 20:
+            raise NotArithmetic("the number is too large")
+        if len(digits) > 1 and digits[0] == "0" and digits[1] not in "xX":
+            return sign * int(digits, 8)
+        return sign * int(digits, 0)
+    except ValueError:
+        raise NotArithmetic(f"{item[:20]!r} is not a whole number") from None
+
+
+class _Parser:
+    def __init__(self, tokens: list[str], values: Mapping[str, int]) -> None:
+        self._tokens = tokens
+        self._values = values
+        self._at = 0
+        self._depth = 0
+
+    def parse(self) -> int:
+        if not self._tokens:
+            return 0
+        value = self._choice()
+        if self._at < len(self._tokens):
+            raise NotArithmetic(f"{self._tokens[self._at]!r} is not expected")
+        return value
+
+    def _peek(self) -> str:
+        return self._tokens[self._at] if self._at < len(self._tokens) else ""
+
+    def _take(self) -> str:
+        token = self._peek()
+        self._at += 1
+        return token
+
+    def _choice(self) -> int:
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            raise NotArithmetic("it is nested too deeply")
+        condition = self._binary(0)
+        if self._peek() == "?":
+            self._take()
+            yes = self._choice()
+            if self._take() != ":":
+                raise NotArithmetic("':' is missing")
+            no = self._choice()
+            condition = yes if condition else no
+        self._depth -= 1
+        return condition
+
+    def _binary(self, weakest: int) -> int:
+        left = self._unary()
+        while (level := _LEVELS.get(self._peek(), -1)) >= weakest:
+            sign = self._take()
+            # ** groups from the right; 2**3**2 is 2**9.
+            right = self._binary(level if sign == "**" else level + 1)
+            left = _wrapped(_BINARY[level][sign](left, right))
+        return left
+
+    def _unary(self) -> int:
+        signs: list[str] = []
+        while self._peek() in ("-", "+", "!", "~"):
+            signs.append(self._take())
+        token = self._take()
+        if token == "(":
+            value = self._choice()
+            if self._take() != ")":
+                raise NotArithmetic("')' is missing")
+        elif token in self._values:
+            value = self._values[token]
+        else:
+            value = _number(token) if token else _missing()
+        for sign in reversed(signs):
+            value = {"-": -value, "+": value, "!": int(not value), "~": ~value}[sign]
+        return value
+
+
+def _missing() -> int:
+    raise NotArithmetic("an operand is missing")
+
+
+def _wrapped(value: int) -> int:
+    value &= _BITS - 1
+    return value - _BITS if value >= _BITS >> 1 else value

@@ -1,0 +1,225 @@
+"""A stretch of shell code that can be parsed, and the way back from its characters to the file they stand in.
+
+A script file is one document. So is the string behind `bash -c`: its characters come from a quoted string, from
+variables assigned elsewhere, from values nobody knows. Each keeps its origin, so that a word found deep inside
+still points at the line where the user typed it.
+"""
+
+from __future__ import annotations
+
+import bisect
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+from preflight.job import Span
+from preflight.job.span import LONGEST_SNIPPET
+
+if TYPE_CHECKING:
+    from tree_sitter import Node, Parser
+
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]")
+#: Stands in a document's text for a part whose characters are not known; one per part.
+GAP = "\ue000"
+
+
+class FileText:
+    """The text of one file with its line starts, so that a span costs two binary searches."""
+
+    __slots__ = ("_starts", "path", "text")
+
+    def __init__(self, path: str, text: str) -> None:
+        self.path = path
+        self.text = text
+        self._starts: list[int] | None = None
+
+    def span(self, start: int, end: int) -> Span:
+        """What `span_of` gives for the same offsets."""
+        starts = self._starts
+        if starts is None:
+            starts = self._starts = [0, *(match.end() for match in re.finditer("\n", self.text))]
+        start = max(0, min(start, len(self.text)))
+        end = max(start, min(end, len(self.text)))
+        first = bisect.bisect_right(starts, start) - 1
+        last = bisect.bisect_right(starts, end) - 1
+        stop = starts[first + 1] - 1 if first + 1 < len(starts) else len(self.text)
+        snippet = self.text[starts[first] : min(stop, starts[first] + LONGEST_SNIPPET + 1)].rstrip("\r")
+        return Span(
+            self.path, first + 1, start - starts[first] + 1, last + 1, end - starts[last] + 1, snippet[:LONGEST_SNIPPET]
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Characters `start` to `end` of a file."""
+
+    file: FileText = field(repr=False)
+    start: int
+    end: int
+
+    @property
+    def span(self) -> Span:
+        """The place as a span."""
+        return self.file.span(self.start, self.end)
+
+    def within(self, other: Place) -> bool:
+        """Whether `other` contains this place."""
+        return self.file is other.file and other.start <= self.start and self.end <= other.end
+
+
+@dataclass(frozen=True, slots=True)
+class Lit:
+    """Known characters. `exact`: character i stands at `place.start + i` in the file."""
+
+    text: str
+    place: Place
+    exact: bool = True
+    spelled: str | None = None
+
+    @property
+    def spelling(self) -> str:
+        """As the user wrote it where that differs: `$TP` for `4`."""
+        return self.text if self.spelled is None else self.spelled
+
+    def cut(self, start: int, end: int) -> Lit:
+        """Characters `start` to `end` of it."""
+        if start == 0 and end == len(self.text):
+            return self
+        if not self.exact:
+            return Lit(self.text[start:end], self.place, False, self.spelled)
+        place = Place(self.place.file, self.place.start + start, self.place.start + end)
+        return Lit(self.text[start:end], place)
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """Characters nobody knows before run time. `many`: unquoted it may be any number of words, none included."""
+
+    why: str
+    place: Place
+    spelling: str
+    many: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Alt:
+    """One of several texts, depending on a branch."""
+
+    options: tuple[Text, ...]
+    place: Place
+    spelling: str
+
+
+Piece: TypeAlias = "Lit | Hole | Alt"
+Text: TypeAlias = "tuple[Piece, ...]"
+
+
+def cover(pieces: Text, fallback: Place) -> Place:
+    """The stretch of file that holds all of `pieces`; `fallback` when they come from several places."""
+    first: Place | None = None
+    end = 0
+    for piece in pieces:
+        place = piece.place
+        if first is None:
+            first, end = place, place.end
+        elif place.file is not first.file or place.start < first.start or place.start > end + 2:
+            return fallback
+        else:
+            end = max(end, place.end)
+    return fallback if first is None else Place(first.file, first.start, end)
+
+
+class Document:
+    """Parsable shell code made of pieces.
+
+    `text` has one character per known character and one `GAP` per unknown piece; offsets into it are what the
+    parser's nodes carry, because everything that is not ASCII is replaced one to one before parsing.
+    """
+
+    __slots__ = ("_ends", "_pieces", "_root", "fallback", "file", "text")
+
+    def __init__(self, pieces: Text, fallback: Place) -> None:
+        kept = tuple(piece for piece in pieces if not isinstance(piece, Lit) or piece.text)
+        self._pieces = kept
+        self.fallback = fallback
+        self.file = fallback.file
+        self.text = _clean("".join(piece.text if isinstance(piece, Lit) else GAP for piece in kept))
+        self._ends: list[int] = []
+        total = 0
+        for piece in kept:
+            total += len(piece.text) if isinstance(piece, Lit) else 1
+            self._ends.append(total)
+        self._root: Node | None = None
+
+    @classmethod
+    def of_file(cls, path: str, text: str) -> Document:
+        """The document that is a whole file."""
+        whole = Place(FileText(path, text), 0, len(text))
+        return cls((Lit(text, whole),), whole)
+
+    @property
+    def root(self) -> Node:
+        """The root of the syntax tree; parsed at the first use."""
+        if self._root is None:
+            self._root = _parser().parse(_NOT_ASCII.sub("Z", self.text).encode("ascii")).root_node
+        return self._root
+
+    def slice(self, start: int, end: int) -> Text:
+        """The pieces of `text[start:end]`, each with its origin."""
+        return tuple(self._slices(start, end))
+
+    def _slices(self, start: int, end: int) -> Iterator[Piece]:
+        index = bisect.bisect_right(self._ends, start)
+        while index < len(self._pieces) and start < end:
+            piece = self._pieces[index]
+            begin = self._ends[index - 1] if index else 0
+            stop = min(end, self._ends[index])
+            if isinstance(piece, Lit):
+                cut = piece.cut(start - begin, stop - begin)
+                clean = self.text[start:stop]
+                yield cut if cut.text == clean else Lit(clean, cut.place, cut.exact, cut.spelled)
+            else:
+                yield piece
+            start = stop
+            index += 1
+
+    def place(self, start: int, end: int) -> Place:
+        """Where `text[start:end]` stands in a file."""
+        if len(self._pieces) == 1 and isinstance(self._pieces[0], Lit) and self._pieces[0].exact:
+            origin = self._pieces[0].place
+            return Place(origin.file, origin.start + start, origin.start + end)
+        pieces = self.slice(start, end)
+        if not pieces:
+            return self.fallback
+        first, last = pieces[0].place, pieces[-1].place
+        if first.file is last.file and first.start <= last.end:
+            return Place(first.file, first.start, last.end)
+        return first
+
+    def of(self, node: Node) -> str:
+        """The text of a node."""
+        return self.text[node.start_byte : node.end_byte]
+
+    def at(self, node: Node) -> Place:
+        """Where a node stands in a file."""
+        return self.place(node.start_byte, node.end_byte)
+
+
+_PARSER: list[Parser] = []
+
+
+def _parser() -> Parser:
+    if not _PARSER:
+        import tree_sitter
+        import tree_sitter_bash
+
+        _PARSER.append(tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language())))
+    return _PARSER[0]
+
+
+def _clean(text: str) -> str:
+    """The text with what the grammar stumbles over replaced, character for character."""
+    if "\r" in text:
+        text = text.replace("\\\r\n", " \\\n").replace("\r\n", " \n")
+    return text.replace("\x00", " ") if "\x00" in text else text

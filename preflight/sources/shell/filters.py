@@ -1,0 +1,202 @@
+"""What `head`, `cut`, `wc` and their like make of a text, known or not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from preflight.sources.shell.symbols import Symbol
+
+_FIRST_LINE = re.compile(r"(-n ?1|-1|--lines=1|-n1)$")
+_AWK_FIELD = re.compile(r"\{ *print +\$(\d{1,2}|NF) *;? *\}")
+_AWK_FIRST = re.compile(r"NR *== *1( *\{ *print( +\$[01])? *;? *\})?|\{ *print +\$1 *;? *exit *;? *\}")
+_SED_SIMPLE = re.compile(r"s([/|,#])([\w .:=-]+)\1([\w .:=-]*)\1(g?)")
+_CONVERSION = re.compile(r"%(%|0?\d{0,3}[sd])")
+_KEEPS = frozenset(("sort", "uniq", "tr", "sed", "grep", "xargs", "cat", "tee", "awk", "cut", "paste", "nl", "rev"))
+
+
+def symbol_after(why: str, words: Sequence[str]) -> str | None:
+    """The reason an unknown text is unknown after a filter; None when the filter makes something else of it."""
+    name, rest = words[0].rpartition("/")[2], " ".join(words[1:])
+    if why == Symbol.ALLOCATED_HOSTS.value:
+        if name == "head" and _FIRST_LINE.search(rest):
+            return Symbol.FIRST_ALLOCATED_HOST.value
+        if name == "tail" and _FIRST_LINE.search(rest):
+            return Symbol.OTHER_ALLOCATED_HOST.value
+        if (name == "sed" and rest in ("-n 1p", "1q")) or (name == "awk" and _AWK_FIRST.search(rest)):
+            return Symbol.FIRST_ALLOCATED_HOST.value
+        if name == "cut" and re.search(r"-f ?1$", rest) and re.search(r"-d", rest):
+            return Symbol.FIRST_ALLOCATED_HOST.value
+        return why if name in _KEEPS or name == "head" else None
+    single = {symbol.value for symbol in Symbol} - {Symbol.ALLOCATED_HOSTS.value, Symbol.NODE_LIST.value}
+    if why in single and (name in _KEEPS or name in ("head", "tail")):
+        return why
+    return None
+
+
+def known_filter(words: Sequence[str]) -> Callable[[str], str] | None:
+    """A function that does to known text what the command line does; None for one that is not understood."""
+    function = _line_filter(words)
+    if function is None:
+        return None
+
+    def ended(text: str) -> str:
+        result = function(text)
+        return result + "\n" if result and not result.endswith("\n") else result
+
+    return ended
+
+
+def _line_filter(words: Sequence[str]) -> Callable[[str], str] | None:
+    name, arguments = words[0].rpartition("/")[2], list(words[1:])
+    if name in ("cat", "tee"):
+        return lambda text: text
+    if name in ("head", "tail"):
+        return _ends(name, arguments)
+    if name == "wc":
+        return _count(arguments)
+    if name == "cut":
+        return _cut(arguments)
+    if name == "tr":
+        return _translate(arguments)
+    if name == "sort":
+        return _sort(arguments)
+    if name == "uniq" and not arguments:
+        return lambda text: "\n".join(dict.fromkeys(text.splitlines()))
+    if name == "xargs" and not arguments:
+        return lambda text: " ".join(text.split())
+    if name == "awk":
+        return _awk(arguments)
+    if name == "sed":
+        return _sed(arguments)
+    return None
+
+
+def _ends(name: str, arguments: Sequence[str]) -> Callable[[str], str] | None:
+    joined = "".join(arguments)
+    match = re.fullmatch(r"(?:-n|--lines=|-)?(\+?)(\d{1,6})", joined) if joined else re.fullmatch(r"()(\d+)", "10")
+    if match is None:
+        return None
+    number = int(match.group(2))
+    if match.group(1):
+        return (lambda text: "\n".join(text.splitlines()[max(number - 1, 0) :])) if name == "tail" else None
+    if name == "head":
+        return lambda text: "\n".join(text.splitlines()[:number])
+    return lambda text: "\n".join(text.splitlines()[-number:] if number else [])
+
+
+def _count(arguments: Sequence[str]) -> Callable[[str], str] | None:
+    if list(arguments) in (["-l"], ["--lines"]):
+        return lambda text: str(text.count("\n"))
+    if list(arguments) in (["-w"], ["--words"]):
+        return lambda text: str(len(text.split()))
+    return None
+
+
+def _cut(arguments: Sequence[str]) -> Callable[[str], str] | None:
+    delimiter, wanted = "\t", ""
+    waiting = list(arguments)
+    while waiting:
+        word = waiting.pop(0)
+        if word in ("-d", "-f") and waiting:
+            word += waiting.pop(0)
+        if word.startswith("-d") and len(word) == 3:
+            delimiter = word[2]
+        elif word.startswith("-f"):
+            wanted = word[2:]
+        else:
+            return None
+    if not wanted.isdigit() or int(wanted) < 1:
+        return None
+    index = int(wanted) - 1
+
+    def cut(text: str) -> str:
+        out = []
+        for line in text.splitlines():
+            pieces = line.split(delimiter)
+            out.append(line if len(pieces) == 1 else pieces[index] if index < len(pieces) else "")
+        return "\n".join(out)
+
+    return cut
+
+
+def _translate(arguments: Sequence[str]) -> Callable[[str], str] | None:
+    words = [word.replace("\\n", "\n").replace("\\t", "\t") for word in arguments]
+    if len(words) == 2 and words[0] == "-d" and not re.search(r"[\[\\-]", words[1]):
+        return lambda text: "".join(sign for sign in text if sign not in words[1])
+    if len(words) == 2 and len(words[0]) == len(words[1]) == 1:
+        return lambda text: text.replace(words[0], words[1])
+    return None
+
+
+def _sort(arguments: Sequence[str]) -> Callable[[str], str] | None:
+    if any(word not in ("-u", "-r") for word in arguments):
+        return None
+
+    def ordered(text: str) -> str:
+        lines = text.splitlines()
+        if "-u" in arguments:
+            lines = list(dict.fromkeys(lines))
+        return "\n".join(sorted(lines, reverse="-r" in arguments))
+
+    return ordered
+
+
+def _awk(arguments: Sequence[str]) -> Callable[[str], str] | None:
+    separator: str | None = None
+    waiting = list(arguments)
+    if waiting[:1] == ["-F"] and len(waiting) > 1:
+        separator, waiting = waiting[1], waiting[2:]
+    elif waiting and waiting[0].startswith("-F") and len(waiting[0]) == 3:
+        separator, waiting = waiting[0][2], waiting[1:]
+    if len(waiting) != 1 or (separator is not None and len(separator) != 1):
+        return None
+    match = _AWK_FIELD.fullmatch(waiting[0].strip())
+    if match is None:
+        return None
+    wanted = match.group(1)
+
+    def pick(text: str) -> str:
+        out = []
+        for line in text.splitlines():
+            pieces = line.split(separator)
+            index = len(pieces) if wanted == "NF" else int(wanted)
+            out.append(line if index == 0 else pieces[index - 1] if index <= len(pieces) else "")
+        return "\n".join(out)
+
+    return pick
+
+
+def _sed(arguments: Sequence[str]) -> Callable[[str], str] | None:
+    if len(arguments) != 1 or (match := _SED_SIMPLE.fullmatch(arguments[0])) is None:
+        return None
+    old, new, everywhere = match.group(2), match.group(3), bool(match.group(4))
+    if "." in old:
+        return None
+    return lambda text: "\n".join(line.replace(old, new, -1 if everywhere else 1) for line in text.splitlines())
+
+
+def printf(words: Sequence[str]) -> str | None:
+    """What `printf FORMAT ARGUMENT...` prints, for %s and %d with a width; None for anything else."""
+    if not words:
+        return None
+    form, arguments = words[0].replace("\\n", "\n").replace("\\t", "\t"), list(words[1:])
+    conversions = [found for found in _CONVERSION.findall(form) if found != "%"]
+    if form.count("%") != len(_CONVERSION.findall(form)) + form.count("%%") or "\\" in form:
+        return None
+    if not conversions:
+        return form.replace("%%", "%")
+    out: list[str] = []
+    for start in range(0, max(len(arguments), 1), len(conversions)):
+        turn = arguments[start : start + len(conversions)]
+        turn += [""] * (len(conversions) - len(turn))
+        values: list[object] = []
+        for conversion, value in zip(conversions, turn, strict=True):
+            if conversion.endswith("d"):
+                if not re.fullmatch(r"-?\d{1,18}", value or "0"):
+                    return None
+                values.append(int(value or "0"))
+            else:
+                values.append(value)
+        out.append(form % tuple(values))
+    return "".join(out)

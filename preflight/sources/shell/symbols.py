@@ -1,0 +1,80 @@
+"""Things only run time knows, by name: what `Unresolved.why` says when a value is one of them.
+
+The wording is stable, so that a rule can tell "the first host of the allocation" (a good master address) from
+"the name of the host it runs on" (a different one on every node under srun) without parsing prose.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from preflight.job import Unresolved, Value
+
+
+class Symbol(str, enum.Enum):
+    """One recognised run-time value; its text is contained in `Unresolved.why`."""
+
+    FIRST_ALLOCATED_HOST = "the first host of the Slurm allocation"
+    FIRST_ALLOCATED_ADDRESS = "an address of the first host of the Slurm allocation"
+    ALLOCATED_HOSTS = "the hosts of the Slurm allocation"
+    OTHER_ALLOCATED_HOST = "a later host of the Slurm allocation"
+    ALLOCATED_HOST_COUNT = "the number of hosts of the Slurm allocation"
+    THIS_HOST = "the name of the host it runs on"
+    THIS_ADDRESS = "an address of the host it runs on"
+    JOB_ID = "the Slurm job id"
+    NODE_LIST = "the node list of the Slurm allocation"
+    PROCESS_RANK = "the rank of the Slurm task"
+    NODE_RANK = "the index of the node in the Slurm allocation"
+    LOCAL_RANK = "the index of the Slurm task on its node"
+    ARRAY_TASK = "the index of the Slurm array task"
+    GPU_COUNT = "the number of GPUs of the host it runs on"
+    CORE_COUNT = "the number of CPU cores of the host it runs on"
+    RANDOM_NUMBER = "a random number"
+    TIME = "the time of the run"
+    USER = "the name of the user"
+    HOME = "the home directory of the user"
+
+
+FIRST_ALLOCATED_HOST = Symbol.FIRST_ALLOCATED_HOST.value
+FIRST_ALLOCATED_ADDRESS = Symbol.FIRST_ALLOCATED_ADDRESS.value
+ALLOCATED_HOSTS = Symbol.ALLOCATED_HOSTS.value
+THIS_HOST = Symbol.THIS_HOST.value
+THIS_ADDRESS = Symbol.THIS_ADDRESS.value
+RANDOM_NUMBER = Symbol.RANDOM_NUMBER.value
+JOB_ID = Symbol.JOB_ID.value
+
+#: Variables that a Slurm job always finds set, to a value no file tells.
+RUNTIME_VARIABLES = {
+    "SLURM_JOB_ID": Symbol.JOB_ID,
+    "SLURM_JOBID": Symbol.JOB_ID,
+    "SLURM_ARRAY_JOB_ID": Symbol.JOB_ID,
+    "SLURM_JOB_NODELIST": Symbol.NODE_LIST,
+    "SLURM_NODELIST": Symbol.NODE_LIST,
+    "SLURM_PROCID": Symbol.PROCESS_RANK,
+    "SLURM_NODEID": Symbol.NODE_RANK,
+    "SLURM_LOCALID": Symbol.LOCAL_RANK,
+    "SLURM_ARRAY_TASK_ID": Symbol.ARRAY_TASK,
+    "SLURMD_NODENAME": Symbol.THIS_HOST,
+    "HOSTNAME": Symbol.THIS_HOST,
+    "HOST": Symbol.THIS_HOST,
+    "RANDOM": Symbol.RANDOM_NUMBER,
+    "SRANDOM": Symbol.RANDOM_NUMBER,
+    "EPOCHSECONDS": Symbol.TIME,
+    "SECONDS": Symbol.TIME,
+    "USER": Symbol.USER,
+    "HOME": Symbol.HOME,
+}
+
+
+def symbols_in(value: Value) -> frozenset[Symbol]:
+    """The recognised run-time values an unresolved value depends on; empty for a resolved one."""
+    if not isinstance(value, Unresolved):
+        return frozenset()
+    found = {symbol for symbol in Symbol if symbol.value in value.why}
+    if Symbol.FIRST_ALLOCATED_ADDRESS in found and value.why.count(FIRST_ALLOCATED_HOST) == value.why.count(
+        FIRST_ALLOCATED_ADDRESS
+    ):
+        found.discard(Symbol.FIRST_ALLOCATED_HOST)
+    if Symbol.ALLOCATED_HOST_COUNT in found and value.why.count(ALLOCATED_HOSTS) == 0:
+        found.discard(Symbol.ALLOCATED_HOSTS)
+    return frozenset(found)
