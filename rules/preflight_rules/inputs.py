@@ -1,0 +1,126 @@
+"""Files that could not be read as what they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from preflight.job import Job, Note, NoteKind
+from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.outcome import Severity
+
+_UNREADABLE = frozenset(
+    {NoteKind.UNREADABLE, NoteKind.TOO_LARGE, NoteKind.MISSING, NoteKind.OUTSIDE, NoteKind.CRASHED}
+)
+
+
+@rule(
+    "FIL001",
+    "input-unreadable",
+    severity=Severity.WARNING,
+    profile="gate",
+    evidence=("https://docs.python.org/3/library/io.html#text-i-o", "deepspeedai/DeepSpeed#1481"),
+)
+def input_unreadable(job: Job) -> Iterator[Verdict]:
+    """A file of the job could not be read.
+
+    What it checks:
+        Every file that was named on the command line or that a file of the job refers to could be read: it is
+        there, lies inside the root, is a regular file, is below the size limit, and its reader did not crash.
+
+    Why it matters:
+        What cannot be read cannot be judged. If you named the file yourself, silence about it would look like
+        a pass, so the verdict is then incomplete.
+
+    Example:
+        `preflight lint train.sbatch` where `train.sbatch` is a broken symbolic link.
+
+    Fix:
+        Correct the path, make the file readable, or leave it out of the selection.
+
+    Known limits:
+        A file that a job's file refers to and that is not there may be made at run time: it is listed as
+        coverage and changes nothing. One that is there and cannot be read is a warning; one that was selected
+        and cannot be read is unknown and makes the verdict incomplete.
+
+    Evidence:
+        deepspeedai/DeepSpeed#1481: the launcher could not read the hostfile and silently ran locally.
+    """
+    met = False
+    for note in job.notes:
+        if note.kind is NoteKind.UNREADABLE and not note.required:
+            met = True
+            yield failed(
+                note.span.path,
+                note.message,
+                at=note,
+                remedy=f"Make {note.span.path} readable; nothing that stands in it was judged.",
+            )
+        elif note.kind in _UNREADABLE:
+            met = True
+            yield unknown(note.span.path, note.message, required=note.required, at=note)
+    broken = {note.span.path for note in job.notes if note.kind in _UNREADABLE}
+    for file in job.files:
+        if file.path not in broken:
+            met = True
+            yield passed(file.path)
+    if not met:
+        yield not_applicable(job.name, "the job has no files")
+
+
+@rule(
+    "FIL002",
+    "input-malformed",
+    severity=Severity.ERROR,
+    profile="gate",
+    evidence=("https://www.deepspeed.ai/docs/config-json/", "hiyouga/LlamaFactory#1116"),
+)
+def input_malformed(job: Job) -> Iterator[Verdict]:
+    """A file of the job breaks the grammar that its reader expects.
+
+    What it checks:
+        Every JSON configuration and hostfile that a launch uses, and every script, parses as what it is.
+
+    Why it matters:
+        DeepSpeed and the launchers read these files when the job has already been queued and started, and stop
+        at the first character they cannot read.
+
+    Example:
+        A `ds_config.json` with a missing comma, or a hostfile line `worker-1 slots=eight`.
+
+    Fix:
+        Correct the file at the place the finding points at.
+
+    Known limits:
+        A template (Jinja, Helm, `${VAR}`) is filled in before use: it is unknown, not faulty. Only a file that
+        DeepSpeed or a launcher parses is an error. A shell or Python file that could be read only in part is
+        unknown, because preflight's own grammar may be the one that is behind.
+
+    Evidence:
+        DeepSpeed configuration reference; hiyouga/LlamaFactory#1116 (a value of the wrong type stops the run).
+    """
+    broken: set[str] = set()
+    for note in job.notes:
+        if note.kind in (NoteKind.TEMPLATE, NoteKind.UNSUPPORTED):
+            broken.add(note.span.path)
+            yield unknown(note.span.path, note.message, at=note)
+        elif note.kind is NoteKind.MALFORMED:
+            broken.add(note.span.path)
+            yield _malformed(job, note)
+    for file in job.files:
+        if file.path not in broken:
+            yield passed(file.path)
+
+
+def _malformed(job: Job, note: Note) -> Verdict:
+    kind = next((file.kind for file in job.files if file.path == note.span.path), "")
+    roles = {reference.role for reference in job.references if reference.target == note.span.path}
+    if kind not in ("deepspeed", "hostfile"):
+        return unknown(note.span.path, note.message, required=note.required, at=note)
+    certain = bool(roles & {"config", "hostfile"}) and "accepts it" not in note.message
+    return failed(
+        note.span.path,
+        note.message,
+        at=note,
+        remedy=f"Correct {note.span.path} at this place; nothing that follows from it was judged.",
+        severity=None if certain else Severity.WARNING,
+    )

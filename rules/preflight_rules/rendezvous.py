@@ -1,0 +1,284 @@
+"""Where ranks look for each other, and who they say they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from preflight.job import Claim, Job, Launch, Relation, Strength, strongest
+from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.outcome import Severity
+from preflight.sources.shell.symbols import Symbol, symbols_in
+from preflight_rules.reading import (
+    AGENT_LAUNCHERS,
+    SPREADING_WRAPPERS,
+    certainly_several,
+    host_of,
+    is_loopback,
+    is_unspecified,
+    job_value,
+    nodes_spanned,
+    numbers,
+    quoted,
+    spoken,
+    texts,
+    where,
+    why_unresolved,
+)
+
+#: Shells that evaluate a command again on the node it runs on (`srun bash -c '...'`).
+_SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
+
+
+def address_in_force(job: Job, launch: Launch) -> tuple[Claim, ...]:
+    """The claims that say where the ranks of a launch meet.
+
+    What the script itself passes to init_process_group and what the launcher is told both count; the default of
+    an option of the script does not, nor does MASTER_ADDR where an agent hands out its own.
+    """
+    found = [
+        claim
+        for claim in job.about("master_addr", launch.scope)
+        if claim.relation is Relation.SETS
+        and not (claim.source == "python" and claim.strength is Strength.DEFAULT)
+    ]
+    if launch.launcher in AGENT_LAUNCHERS or launch.launcher == "deepspeed":
+        found = [claim for claim in found if claim.source != "environment"]
+    return strongest(found)
+
+
+def _backend(job: Job, launch: Launch) -> frozenset[str]:
+    claims = job.setting("rendezvous_backend", launch.scope)
+    return frozenset(text.lower() for claim in claims for text in texts(claim.value))
+
+
+@rule(
+    "RDV001",
+    "rendezvous-on-loopback",
+    severity=Severity.ERROR,
+    profile="gate",
+    evidence=(
+        "pytorch/pytorch#73656",
+        "pytorch/pytorch#76367",
+        "pytorch/pytorch#107021",
+        "pytorch/pytorch#79388",
+    ),
+)
+def rendezvous_on_loopback(job: Job) -> Iterator[Verdict]:
+    """Several nodes are told to meet at an address that means "this node" on each of them.
+
+    What it checks:
+        For a launch over more than one node, that the rendezvous endpoint or master address in force is not
+        loopback (127.x.x.x, localhost, ::1) and not the unspecified address (0.0.0.0, ::). The default that
+        torchrun takes when no address is given, 127.0.0.1, counts too.
+
+    Why it matters:
+        Every node but one then dials itself. Nothing listens there, so it waits for the rendezvous time-out, or
+        it opens a store of its own and waits for ranks that will never come.
+
+    Example:
+        `torchrun --nnodes=2 --master_addr=localhost ...`.
+
+    Fix:
+        Give the name or address of the node of rank 0, in a Slurm job
+        `$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)`.
+
+    Known limits:
+        Only fires where more than one node is certain. A host name that resolves to loopback on its own node is
+        a matter for `preflight check`.
+
+    Evidence:
+        pytorch/pytorch#73656, #76367, #107021, #79388.
+    """
+    met = False
+    for launch in job.launches:
+        nodes, because = nodes_spanned(job, launch)
+        addresses = address_in_force(job, launch)
+        if not addresses or not because:
+            continue
+        met = True
+        open_end = why_unresolved((*because, *addresses), launch)
+        if open_end is not None:
+            yield unknown(launch.id, f"{quoted(open_end[0])} depends on {open_end[1]}", at=open_end[0])
+        elif not certainly_several(nodes):
+            yield passed(launch.id)
+        else:
+            yield _meeting_place(launch, addresses, because)
+    if not met:
+        yield not_applicable(job.name, "no launch says both where its nodes meet and how many they are")
+
+
+def _meeting_place(launch: Launch, addresses: tuple[Claim, ...], because: tuple[Claim, ...]) -> Verdict:
+    hosts = [host_of(text) for claim in addresses for text in texts(claim.value)]
+    if not hosts or not all(is_loopback(host) or is_unspecified(host) for host in hosts):
+        return passed(launch.id)
+    claim, count = addresses[0], spoken(numbers(job_value(because)))
+    default = claim.strength is Strength.DEFAULT
+    said = f"{launch.launcher} is given no address and falls back to {hosts[0]}" if default else quoted(claim)
+    if is_unspecified(hosts[0]):
+        meaning = "is no address that can be dialled"
+    else:
+        meaning = "means the node itself on each of them"
+    return failed(
+        launch.id,
+        f"{said}{', which' if default else ''} {meaning}, but {quoted(because[0])} ({where(because[0])}) makes"
+        f" {count} nodes meet there: all but one will wait until rendezvous times out.",
+        at=launch if default else claim,
+        also=((because[0], f"{count} nodes"),),
+        remedy="Give the name or address of the node of rank 0"
+        + (" with --master_addr or --rdzv_endpoint" if default else "")
+        + '; in a Slurm job: $(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1).',
+    )
+
+
+def evaluated_on_each_node(launch: Launch) -> bool | None:
+    """Whether `$(hostname)` in this launch's line is evaluated once per node; None when that cannot be told.
+
+    `srun torchrun --master_addr=$(hostname)` is expanded by the batch script, once; `srun bash -c '...'` leaves
+    it to the shell of each node.
+    """
+    wrappers = launch.wrappers
+    if not SPREADING_WRAPPERS.intersection(wrappers):
+        return None
+    first = min(i for i, name in enumerate(wrappers) if name in SPREADING_WRAPPERS)
+    return any(name.rpartition("/")[2] in _SHELLS for name in wrappers[first + 1 :])
+
+
+@rule(
+    "RDV002",
+    "rendezvous-address-differs-per-node",
+    severity=Severity.ERROR,
+    profile="gate",
+    evidence=("hiyouga/LlamaFactory#7326", "pytorch/pytorch#79388"),
+)
+def rendezvous_address_differs_per_node(job: Job) -> Iterator[Verdict]:
+    """Every node names itself as the place where all nodes meet.
+
+    What it checks:
+        Where a shell runs on each node (`srun bash -c '...'`), that the address given there is not the name or
+        address of the node it runs on (`$(hostname)`, `$HOSTNAME`, `$(hostname -I)`).
+
+    Why it matters:
+        Each node opens a rendezvous of its own and waits for the others until it times out.
+
+    Example:
+        `srun bash -c 'torchrun --nnodes=2 --rdzv_endpoint=$(hostname):29500 ...'`.
+
+    Fix:
+        Find the address once, in the batch script, and export it: `export MASTER_ADDR=$(hostname)` before srun.
+
+    Known limits:
+        The same words directly behind srun, without a shell in between, are expanded once by the batch script
+        and are right.
+
+    Evidence:
+        hiyouga/LlamaFactory#7326, pytorch/pytorch#79388.
+    """
+    met = False
+    for launch in job.launches:
+        nodes, because = nodes_spanned(job, launch)
+        addresses = [c for c in address_in_force(job, launch) if _names_itself(c)]
+        if not addresses or not because:
+            continue
+        met = True
+        inner = evaluated_on_each_node(launch)
+        if inner is None or not numbers(nodes) or (inner and addresses[0].scope.launch != launch.id):
+            yield unknown(
+                launch.id, f"{quoted(addresses[0])} may be another name on each node", at=addresses[0]
+            )
+        elif inner and certainly_several(nodes):
+            yield failed(
+                launch.id,
+                f"{quoted(addresses[0])} is evaluated on each of the {spoken(numbers(nodes))} nodes and names another"
+                " one each time, so every node waits at a rendezvous of its own.",
+                at=addresses[0],
+                also=((because[0], f"{spoken(numbers(nodes))} nodes"),),
+                remedy="Find the address once in the batch script, before srun, and export it.",
+            )
+        else:
+            yield passed(launch.id)
+    if not met:
+        yield not_applicable(job.name, "no launch meets at the name of the node it runs on")
+
+
+def _names_itself(claim: Claim) -> bool:
+    return bool(symbols_in(claim.value) & {Symbol.THIS_HOST, Symbol.THIS_ADDRESS})
+
+
+@rule(
+    "RDV003",
+    "node-rank-same-on-every-node",
+    severity=Severity.ERROR,
+    profile="gate",
+    evidence=("https://slurm.schedmd.com/srun.html", "pytorch/pytorch#73656"),
+)
+def node_rank_same_on_every_node(job: Job) -> Iterator[Verdict]:
+    """The node rank is expanded by the batch script, so that every node gets the same one.
+
+    What it checks:
+        For a launcher that srun starts on several nodes with a static rendezvous, that its node rank differs
+        between nodes: not a fixed number, and not SLURM_NODEID or SLURM_PROCID expanded before srun runs.
+
+    Why it matters:
+        In the batch script both variables are 0, so every node claims to be node 0: the ranks collide, or all
+        but one wait for the others until rendezvous times out.
+
+    Example:
+        `srun torchrun --nnodes=2 --node_rank=$SLURM_NODEID ...`, where the batch shell expands the variable.
+
+    Fix:
+        Let a shell on the node expand it: `srun bash -c 'torchrun --node_rank=$SLURM_NODEID ...'`, or use
+        `--rdzv_backend=c10d`, which needs no node rank.
+
+    Known limits:
+        With the c10d back end the node rank is ignored, so nothing is said. A node rank that a script on the
+        node computes is not followed.
+
+    Evidence:
+        srun documentation (output environment variables); pytorch/pytorch#73656 (expanded too early, the initial
+        rendezvous times out).
+    """
+    met = False
+    for launch in job.launches:
+        nodes, because = nodes_spanned(job, launch)
+        ranks = job.setting("node_rank", launch.scope)
+        ranks = tuple(c for c in ranks if c.strength > Strength.DEFAULT)
+        if (
+            launch.launcher not in AGENT_LAUNCHERS
+            or "srun" not in launch.wrappers
+            or not ranks
+            or not because
+        ):
+            continue
+        met = True
+        backend = job.setting("rendezvous_backend", launch.scope)
+        if why_unresolved((*because, *backend), launch) is not None:
+            claim, why = why_unresolved((*because, *backend), launch) or (ranks[0], "")
+            yield unknown(launch.id, f"{quoted(claim)} depends on {why}", at=claim)
+        elif not certainly_several(nodes) or _backend(job, launch) - {"static"}:
+            yield passed(launch.id)
+        else:
+            yield _node_rank(job, launch, ranks[0], because[0], spoken(numbers(nodes)))
+    if not met:
+        yield not_applicable(job.name, "srun starts no launcher with a node rank")
+
+
+def _node_rank(job: Job, launch: Launch, rank: Claim, told: Claim, count: str) -> Verdict:
+    granted = job.setting("nodes", launch.scope)
+    if not granted or not certainly_several(job_value(granted)):
+        return unknown(launch.id, "it cannot be told on how many nodes srun starts this launcher", at=launch)
+    fixed = numbers(rank.value)
+    early = bool(symbols_in(rank.value) & {Symbol.NODE_RANK, Symbol.PROCESS_RANK})
+    if early and evaluated_on_each_node(launch):
+        return passed(launch.id)
+    if len(fixed) != 1 and not early:
+        return unknown(launch.id, f"it cannot be told whether {quoted(rank)} differs between nodes", at=rank)
+    seen = "is expanded by the batch script, where it is 0," if early else f"is {fixed[0]}"
+    return failed(
+        launch.id,
+        f"{quoted(rank)} {seen} on every node that srun starts, but {quoted(told)} needs ranks 0 to"
+        f" {int(max(numbers(told.value))) - 1}, each once.",
+        at=rank,
+        also=((told, f"{count} nodes"), (launch, "started on each node")),
+        remedy="Let a shell on the node expand it (`srun bash -c 'torchrun --node_rank=$SLURM_NODEID ...'`),"
+        " or use --rdzv_backend=c10d, which needs no node rank.",
+    )

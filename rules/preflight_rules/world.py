@@ -1,0 +1,286 @@
+"""How many nodes, processes and ranks there are, by everything that has a say in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from preflight.job import Claim, Job, Launch, Relation, Scope, Strength, alternatives
+from preflight.job.quantities import QUANTITIES
+from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.outcome import Severity
+from preflight_rules.reading import (
+    AGENT_LAUNCHERS,
+    SPREADING_WRAPPERS,
+    counted,
+    numbers,
+    quoted,
+    ranks_started,
+    spoken,
+    subjects,
+    where,
+    why_unresolved,
+)
+
+_UNITS = {
+    "nodes": "node",
+    "tasks_per_node": "task",
+    "processes_per_node": "process",
+    "world_size": "rank",
+    "gpus_per_node": "GPU",
+}
+_PLURALS = {"process": "processes"}
+_MEANINGS = {
+    "nodes": "number of nodes",
+    "tasks_per_node": "tasks per node",
+    "processes_per_node": "processes per node",
+    "world_size": "world size",
+    "gpus_per_node": "GPUs per node",
+}
+
+
+@rule(
+    "WLD001",
+    "launch-size-disagreement",
+    severity=Severity.ERROR,
+    profile="gate",
+    evidence=(
+        "huggingface/accelerate#2818",
+        "huggingface/accelerate#1795",
+        "interTwin-eu/itwinai#360",
+        "deepspeedai/DeepSpeed#6914",
+    ),
+)
+def launch_size_disagreement(job: Job) -> Iterator[Verdict]:
+    """Two places of the job disagree about how much is started.
+
+    What it checks:
+        For each launch, and for each of: nodes, tasks per node, processes per node, GPUs per node and world
+        size, that what is started (by the scheduler, the launcher, the hostfile) equals what somebody else
+        requires (`--nnodes`, `init_process_group(world_size=...)`), and that two requirements equal each other.
+
+    Why it matters:
+        Ranks that were promised and never started leave all others waiting in rendezvous until it times out,
+        10 to 30 minutes later; ranks left over are refused, or train a second copy over the same checkpoints.
+
+    Example:
+        `#SBATCH --nodes=2` with `srun torchrun --nnodes=4 ...`.
+
+    Fix:
+        Say the number once and use it in the other place: `--nnodes=$SLURM_NNODES`.
+
+    Known limits:
+        Only values in force in one launch are compared: `srun -N2` inside a four-node allocation, two launches
+        of one script, or a default under a flag contradict nothing. A launch that asks for *fewer* nodes than
+        granted, without being started on all of them, only leaves nodes idle and is a warning.
+
+    Evidence:
+        huggingface/accelerate#2818 and #1795, interTwin-eu/itwinai#360, deepspeedai/DeepSpeed#6914.
+    """
+    reported: set[tuple[object, ...]] = set()
+    for subject, scope, launch in subjects(job):
+        for quantity in (q.name for q in QUANTITIES.values() if q.agrees):
+            verdict = _agreement(job, quantity, subject, scope, launch)
+            if verdict is None:
+                continue
+            key = (quantity, verdict.locations) if verdict.locations else (quantity, subject)
+            if key not in reported:
+                reported.add(key)
+                yield verdict
+
+
+def _agreement(job: Job, quantity: str, subject: str, scope: Scope, launch: Launch | None) -> Verdict | None:
+    requires = job.requiring(quantity, scope)
+    if quantity == "tasks_per_node" and launch is not None and launch.launcher in AGENT_LAUNCHERS:
+        return None  # SLU001 says this better.
+    if not requires:
+        return None
+    sets: tuple[Claim, ...] = job.setting(quantity, scope)
+    value_claims = sets
+    if quantity == "world_size" and not sets:
+        _, value_claims = ranks_started(job, scope)
+    open_end = why_unresolved((*value_claims, *requires), launch)
+    if open_end is not None:
+        claim, why = open_end
+        return unknown(subject, f"{_MEANINGS[quantity]}: {quoted(claim)} depends on {why}", at=claim)
+    if not value_claims:
+        return _between_requirements(quantity, subject, requires)
+    started = numbers(ranks_started(job, scope)[0]) if not sets else _numbers_of(sets)
+    for required in requires:
+        wanted = numbers(required.value)
+        if started and wanted and not set(started) & set(wanted):
+            return _contradiction(quantity, subject, launch, started, value_claims, required)
+    return passed(subject)
+
+
+def _numbers_of(claims: tuple[Claim, ...]) -> tuple[int, ...]:
+    return tuple(number for claim in claims for number in numbers(claim.value))
+
+
+def _between_requirements(quantity: str, subject: str, requires: tuple[Claim, ...]) -> Verdict | None:
+    for first in requires:
+        for second in requires:
+            if first.source >= second.source:
+                continue
+            one, other = numbers(first.value), numbers(second.value)
+            if one and other and not set(one) & set(other):
+                return failed(
+                    subject,
+                    f"{quoted(first)} needs the {_MEANINGS[quantity]} to be {spoken(one)}, but {quoted(second)}"
+                    f" ({where(second)}) needs {spoken(other)}: no launch can satisfy both.",
+                    at=first,
+                    also=((second, f"needs {spoken(other)}"),),
+                    remedy=f"Make {quoted(first)} and {quoted(second)} say the same number.",
+                )
+    return None
+
+
+def _contradiction(
+    quantity: str,
+    subject: str,
+    launch: Launch | None,
+    started: tuple[int, ...],
+    sets: tuple[Claim, ...],
+    required: Claim,
+) -> Verdict:
+    wanted = numbers(required.value)
+    unit = _UNITS[quantity]
+    units = _PLURALS.get(unit, unit + "s")
+    source = sets[0]
+    spelled = " and ".join(f"{quoted(claim)} ({where(claim)})" for claim in sets)
+    verb = "gives" if len(sets) == 1 else "give"
+    amount = counted(wanted[0], unit, units) if len(wanted) == 1 else f"{spoken(wanted)} {units}"
+    message = f"{quoted(required)} expects {amount}, but {spelled} {verb} {spoken(started)}. "
+    message += _consequence(quantity, started, wanted, launch)
+    return failed(
+        subject,
+        message,
+        at=required,
+        also=tuple((claim, f"{verb} {spoken(alternatives(claim.value))}") for claim in sets),
+        remedy=_remedy(quantity, source, required, started, wanted),
+        severity=_severity(quantity, started, wanted, launch, required),
+    )
+
+
+def _consequence(
+    quantity: str, started: tuple[int, ...], wanted: tuple[int, ...], launch: Launch | None
+) -> str:
+    have, need = max(started), min(wanted)
+    if len(started) > 1 or len(wanted) > 1:
+        return "No branch makes the two agree."
+    if quantity == "nodes" and need > have:
+        return (
+            f"Node {_range(have, need)} will never join; the others wait for it until rendezvous times out."
+        )
+    if quantity == "nodes":
+        if _spread(launch):
+            return (
+                f"The launcher is started on node {_range(need, have)} too, which no group has a place for."
+                if need > 1
+                else f"Each of the {have} nodes trains a copy of its own."
+            )
+        return f"Node {_range(need, have)} stays idle."
+    if quantity == "world_size" and need > have:
+        return f"Rank {_range(have, need)} will never be started; the others wait for it until they time out."
+    if quantity == "world_size":
+        return f"Rank {_range(need, have)} is left over and is refused or hangs."
+    return "One of the two is wrong."
+
+
+def _range(first: int, end: int) -> str:
+    return str(first) if end - first == 1 else f"{first} to {end - 1}"
+
+
+def _spread(launch: Launch | None) -> bool:
+    return launch is not None and bool(SPREADING_WRAPPERS.intersection(launch.wrappers))
+
+
+def _severity(
+    quantity: str, started: tuple[int, ...], wanted: tuple[int, ...], launch: Launch | None, required: Claim
+) -> Severity | None:
+    """Warning where the job runs, only with nodes idle or with copies somebody may have wanted."""
+    if quantity == "nodes" and max(wanted) < min(started) and (max(wanted) == 1 or not _spread(launch)):
+        return Severity.WARNING
+    if required.strength is Strength.DEFAULT:
+        return Severity.WARNING
+    return None
+
+
+def _remedy(
+    quantity: str, source: Claim, required: Claim, started: tuple[int, ...], wanted: tuple[int, ...]
+) -> str:
+    hint = ""
+    if source.source == "slurm" and quantity == "nodes":
+        hint = ", or pass $SLURM_NNODES instead of a number"
+    return (
+        f"Change {quoted(required)} to {spoken(started)}, or {quoted(source)} so that it gives"
+        f" {spoken(wanted)}{hint}."
+    )
+
+
+@rule(
+    "WLD002",
+    "launch-size-exceeds-bound",
+    severity=Severity.ERROR,
+    profile="gate",
+    evidence=("open-mpi/ompi#3133", "dstackai/dstack#2451"),
+)
+def launch_size_exceeds_bound(job: Job) -> Iterator[Verdict]:
+    """A launch asks for more than a hostfile or another bound holds.
+
+    What it checks:
+        That what a launch sets or requires (nodes, world size, processes per node) is not more than what a bound
+        in the same launch allows: the hosts of a hostfile, the sum of their slots.
+
+    Why it matters:
+        `mpirun` stops with "not enough slots available"; DeepSpeed and torchrun wait for hosts that no list
+        names.
+
+    Example:
+        `deepspeed --hostfile=hosts --num_nodes=8 train.py` where `hosts` lists four hosts.
+
+    Fix:
+        Add the missing hosts or slots, or ask for no more than there are.
+
+    Known limits:
+        `mpirun --oversubscribe` is not seen unless its reader leaves the bound out. Slots that a scheduler adds
+        are not known.
+
+    Evidence:
+        open-mpi/ompi#3133, dstackai/dstack#2451.
+    """
+    reported: set[tuple[object, ...]] = set()
+    for subject, scope, _ in subjects(job):
+        for quantity in _UNITS:
+            bounds = [c for c in job.about(quantity, scope) if c.relation is Relation.AT_MOST]
+            asked = (*job.setting(quantity, scope), *job.requiring(quantity, scope))
+            for bound in bounds:
+                for claim in asked:
+                    verdict = _within(quantity, subject, claim, bound)
+                    if verdict is not None and (claim.span, bound.span, verdict.status) not in reported:
+                        reported.add((claim.span, bound.span, verdict.status))
+                        yield verdict
+    if not reported:
+        yield not_applicable(job.name, "nothing bounds the size of a launch")
+
+
+def _within(quantity: str, subject: str, claim: Claim, bound: Claim) -> Verdict | None:
+    if claim.span == bound.span:
+        return None
+    open_end = why_unresolved((claim, bound))
+    if open_end is not None:
+        return unknown(
+            subject, f"{_MEANINGS[quantity]}: {quoted(open_end[0])} depends on {open_end[1]}", at=claim
+        )
+    asked, most = numbers(claim.value), numbers(bound.value)
+    if not asked or not most or min(asked) <= max(most):
+        return passed(subject)
+    unit = _UNITS[quantity]
+    units = _PLURALS.get(unit, unit + "s")
+    return failed(
+        subject,
+        f"{quoted(claim)} asks for {counted(min(asked), unit, units)}, but {quoted(bound)} ({where(bound)}) has room"
+        f" for {max(most)} only: {min(asked) - max(most)} too few.",
+        at=claim,
+        also=((bound, f"at most {max(most)}"),),
+        remedy=f"Ask for at most {max(most)}, or extend {bound.span.path} to {counted(min(asked), unit, units)}.",
+    )

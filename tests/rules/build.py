@@ -1,0 +1,119 @@
+"""Jobs built by hand, for rules whose cases are easier said as claims than as files."""
+
+from __future__ import annotations
+
+from preflight.job import (
+    WHOLE_JOB,
+    Claim,
+    InputFile,
+    Job,
+    Known,
+    Launch,
+    Note,
+    OneOf,
+    Plain,
+    Reference,
+    Relation,
+    Scope,
+    Span,
+    Strength,
+    Unresolved,
+    Value,
+)
+from preflight.judgement import Rule, Verdict
+from preflight.outcome import Status
+
+RUN_TIME = Unresolved("something only run time knows")
+
+
+def at(place: str, snippet: str = "") -> Span:
+    """The span of `path:line` or `path:line:column`."""
+    path, line, column = (*place.split(":"), "1")[:3]
+    return Span(path, int(line), int(column), int(line), int(column) + max(1, len(snippet)), snippet)
+
+
+def value_of(value: Value | Plain) -> Value:
+    """A plain value as known."""
+    return value if isinstance(value, (Known, OneOf, Unresolved)) else Known(value)
+
+
+def launch(
+    place: str,
+    launcher: str = "torchrun",
+    *,
+    wrappers: tuple[str, ...] = (),
+    program: str = "train.py",
+    arguments: tuple[str | None, ...] = (),
+    condition: str = "",
+) -> Launch:
+    """A launch whose id is its place."""
+    return Launch(place, launcher, at(place, launcher), wrappers, program, arguments, condition)
+
+
+def claim(
+    quantity: str,
+    value: Value | Plain,
+    place: str,
+    spelling: str = "",
+    *,
+    source: str = "torchrun",
+    scope: Scope | Launch = WHOLE_JOB,
+    strength: Strength = Strength.FLAG,
+    relation: Relation = Relation.SETS,
+    condition: str = "",
+    because: tuple[Claim, ...] = (),
+) -> Claim:
+    """A claim at `place`; its spelling is `quantity=value` unless given."""
+    spelled = spelling or f"{quantity}={value}"
+    return Claim(
+        quantity,
+        value_of(value),
+        at(place, spelled),
+        spelled,
+        source,
+        scope.scope if isinstance(scope, Launch) else scope,
+        strength,
+        relation,
+        condition,
+        because,
+    )
+
+
+def needs(quantity: str, value: Value | Plain, place: str, spelling: str = "", **more: object) -> Claim:
+    """A claim that requires its value of somebody else."""
+    return claim(quantity, value, place, spelling, relation=Relation.REQUIRES, **more)  # type: ignore[arg-type]
+
+
+def granted(quantity: str, value: Value | Plain, place: str, spelling: str = "") -> Claim:
+    """What Slurm grants the whole job."""
+    return claim(quantity, value, place, spelling, source="slurm", strength=Strength.SCHEDULER)
+
+
+def exported(name: str, value: Value | Plain, place: str, *, scope: Scope | Launch = WHOLE_JOB) -> Claim:
+    """A variable that the ranks will see."""
+    spelled = f"export {name}={value}"
+    return claim(
+        f"env.{name}", value, place, spelled, source="shell", scope=scope, strength=Strength.ENVIRONMENT
+    )
+
+
+def job(
+    *claims: Claim,
+    launches: tuple[Launch, ...] = (),
+    notes: tuple[Note, ...] = (),
+    references: tuple[Reference, ...] = (),
+    files: tuple[tuple[str, str], ...] = (),
+) -> Job:
+    """A job of these claims; `files` are pairs of path and kind."""
+    inputs = tuple(InputFile(path, kind, "0" * 64, 1) for path, kind in files)
+    return Job("job", files=inputs, launches=launches, claims=claims, notes=notes, references=references)
+
+
+def verdicts(rule: Rule, subject: Job, status: Status) -> list[Verdict]:
+    """What the rule says with this status."""
+    return [verdict for verdict in rule.judge(subject) if verdict.status is status]
+
+
+def places(rule: Rule, subject: Job) -> list[str]:
+    """`path:line` of every fault's primary place."""
+    return [f"{v.locations[0].path}:{v.locations[0].line}" for v in verdicts(rule, subject, Status.FAIL)]
