@@ -23,6 +23,8 @@ _COMMENT = re.compile(r"//[^\n]*|#[^\n]*|/\*.*?\*/", re.DOTALL)
 _TEMPLATE = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\$\{[^}\n]*\}|<%.*?%>|\$\([^)\n]*\)|@[A-Za-z_]\w*@")
 _STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"|\'((?:[^\'\\\n]|\\.)*)\'')
 _NUMBER = re.compile(r"-?\d{1,40}(\.\d{1,40})?([eE][+-]?\d{1,4})?", re.ASCII)
+#: `BATCH_SIZE`: what template files for sed hold.
+_CAPITALS = re.compile(r"[A-Z][A-Z0-9]*(?:_\w+)+|[A-Z][A-Z0-9]{2,}", re.ASCII)
 _BARE = re.compile(r"[^\s,:{}\[\]\"']+")
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
@@ -277,6 +279,10 @@ class _Reader:
         if word in _PYTHON_WORDS:
             self.fault(f"`{word}` is Python, JSON writes `{_json_word(word)}`", start, self.position)
             return Node(Kind.SCALAR, start, self.position, _PYTHON_WORDS[word])
+        if _CAPITALS.fullmatch(word):
+            message = f"`{word[:60]}` is no JSON value, and looks like a placeholder that a script replaces"
+            self.fault(message, start, self.position, template=True)
+            return Node(Kind.TEMPLATE, start, self.position, word)
         self.fault(f"`{word[:60]}` is no JSON value; a text stands in double quotes", start, self.position)
         return Node(Kind.BROKEN, start, self.position, word)
 

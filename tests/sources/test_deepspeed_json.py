@@ -74,7 +74,9 @@ def test_a_wrong_type_is_claimed_as_it_stands(written: str, value: Value) -> Non
     assert reading.notes == ()
 
 
-@pytest.mark.parametrize("written", ['"{{ batch }}"', "{{ batch }}", "{{ batch }}0", '"${BATCH}"', "${BATCH}"])
+@pytest.mark.parametrize(
+    "written", ['"{{ batch }}"', "TRAIN_BATCH", "{{ batch }}", "{{ batch }}0", '"${BATCH}"', "${BATCH}"]
+)
 def test_a_placeholder_is_unresolved(written: str) -> None:
     reading = _read('{"train_batch_size": ' + written + ', "zero_optimization": {"stage": 3}}')
     assert isinstance(_claim(reading, "train_batch_size").value, Unresolved)

@@ -246,6 +246,7 @@ def test_option_defaults() -> None:
         parser.add_argument("--data-path", default=None)
         parser.add_argument("--dist-backend", default="nccl")
         parser.add_argument("--master_port", default=get())
+        parser.add_argument("--num-workers", default="4")
         """
     )
     (micro,) = _of(reading, "micro_batch_size_per_gpu")
@@ -256,7 +257,9 @@ def test_option_defaults() -> None:
         "--batch-size=32",
         "--local_rank=-1",
         '--dist-backend="nccl"',
+        '--num-workers="4"',
     ]
+    assert [claim.value for claim in _of(reading, "dataloader_workers")] == [Known(4)]
     assert [claim.value for claim in _of(reading, "local_rank_argument")] == [
         Known("--local_rank"),
         Known("--local-rank"),
@@ -404,6 +407,42 @@ def test_the_legacy_transpiler() -> None:
     (workers,) = _of(reading, "ps_workers")
     assert workers.value == Known(2)
     assert not _of(reading, "ps_index")
+
+
+# The script's own modules.
+
+
+def test_imports_of_own_files_are_references() -> None:
+    files = MemoryTree(
+        {
+            "src/train.py": "",
+            "src/utils/__init__.py": "",
+            "src/utils/dist.py": "",
+            "src/loop.py": "",
+            "lib/data.py": "",
+        }
+    )
+    text = (
+        "import os, torch\nimport loop, missing\nfrom utils import dist, other\n"
+        "from .utils.dist import x\nimport lib.data\n"
+    )
+    script = _file(text, "src/train.py")
+    reading = PythonSource().read(script, files, scope=LAUNCH, role="script")
+    assert [(found.target, found.role, found.span.line) for found in reading.references] == [
+        ("src/loop.py", "module", 2),
+        ("src/utils/dist.py", "module", 3),
+        ("src/utils/__init__.py", "module", 3),
+        ("lib/data.py", "module", 5),
+    ]
+    module = PythonSource().read(script, files, role="module")
+    assert {found.role for found in module.references} == {"submodule"}
+    assert not PythonSource().read(script, files, role="submodule").references
+
+
+def test_of_a_module_only_a_few_claims_are_taken() -> None:
+    text = 'init_process_group("nccl", world_size=2)\ns.set_epoch(e)\nDataLoader(d)\np.add_argument("--a", default=1)\n'
+    reading = PythonSource().read(_file(text, "utils.py"), MemoryTree({}), role="module")
+    assert [claim.quantity for claim in reading.claims] == ["backend", "set_epoch_called"]
 
 
 # Other libraries.

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from preflight.job import Claim, Strength, Unresolved, Value, alternatives, lift
+from preflight.job.quantities import QUANTITIES
 from preflight.job.value import Plain
 from preflight.redact import is_secret
 from preflight.sources.python.module import Module, argument, value_of
@@ -73,7 +74,12 @@ def _option(module: Module, call: ast.Call) -> Iterator[Claim]:
     spelling = f"{long}={module.text(value_of(given))}"
     yield module.claim("argument_default", lift(str, value), given, strength=Strength.DEFAULT, spelling=spelling)
     quantity = OPTION_QUANTITY.get(long.lstrip("-").replace("-", "_"))
-    if quantity is not None and not any(isinstance(item, (int, float)) and item < 0 for item in found):
+    if quantity is None or any(isinstance(item, tuple) for item in found):
+        return
+    if not any(isinstance(item, (int, float)) and item < 0 for item in found):
+        if QUANTITIES[quantity].kind is int:
+            # `default="29500"` without a type: the script itself reads it as a number somewhere.
+            value = lift(_as_integer, value)
         yield module.claim(quantity, value, given, strength=Strength.DEFAULT, spelling=spelling)
 
 

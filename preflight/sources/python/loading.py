@@ -39,7 +39,7 @@ _READERS = {
     "data.TFRecordDataset",
     "lmdb.open",
 }
-_EPOCH = re.compile(r"(?:^|_)epochs?(?:$|_|\d)|^ep$", re.IGNORECASE)
+_EPOCH = re.compile(r"(?:^|_)epochs?(?:$|_|\d)", re.IGNORECASE)
 
 
 def claims(module: Module) -> Iterator[Claim]:

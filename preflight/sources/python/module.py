@@ -124,7 +124,7 @@ class Module:
                 break
             if isinstance(parent, (ast.If, ast.IfExp)):
                 text = self.text(parent.test)
-                if child is not parent.test and not text.startswith(("__name__ ==", "TYPE_CHECKING")):
+                if child is not parent.test and not text.startswith(("__name__", "TYPE_CHECKING")):
                     inside = child is parent.body or (isinstance(parent.body, list) and child in parent.body)
                     tests.append(text if inside else f"not ({text})")
             elif isinstance(parent, ast.ExceptHandler):

@@ -14,6 +14,7 @@ from preflight.sources.python import (
     arguments,
     environment,
     frameworks,
+    imports,
     loading,
     paddle,
     process_group,
@@ -31,13 +32,27 @@ _READERS: tuple[Callable[[Module], Iterable[Claim | Reference]], ...] = (
     paddle.claims,
     frameworks.claims,
 )
+#: What an imported module says about the job; its other claims are about what it could do for other scripts.
+_OF_MODULES = frozenset(
+    (
+        "backend",
+        "process_group_timeout_s",
+        "master_addr",
+        "master_port",
+        "uses_ddp",
+        "uses_fsdp",
+        "set_epoch_called",
+        "serial_work",
+        "training_framework",
+    )
+)
 
 
 class PythonSource:
     """Reads one training script."""
 
     name = "python"
-    roles = ("script",)
+    roles = ("script", "module", "submodule")
 
     def recognises(self, file: SourceFile) -> bool:
         """Whether the name ends in `.py`, or the first line calls a Python interpreter."""
@@ -47,22 +62,30 @@ class PythonSource:
         return head.startswith("#!") and "python" in head and "." not in file.path.rpartition("/")[2]
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
-        """State the script's claims; a script that cannot be parsed gives one note at the place of the error."""
+        """State the script's claims; a script that cannot be parsed gives one note at the place of the error.
+
+        In the roles `module` and `submodule` (something the script imports) only what it says about process
+        groups, epochs and long work is stated.
+        """
         parsed = parse(file)
         if isinstance(parsed, Note):
             return Reading(notes=(parsed,))
         module = Module(file, parsed, tree, scope)
         found: dict[tuple[object, ...], Claim] = {}
         references: dict[tuple[object, ...], Reference] = {}
+        modules = imports.references(module, role)
+        references.update(((item.target, item.role, item.span), item) for item in modules)
         script = module.claim("script", file.path, parsed, strength=Strength.DEFAULT, spelling=file.path, condition="")
         for reader in _READERS:
             for item in reader(module):
                 if isinstance(item, Reference):
                     references.setdefault((item.target, item.role, item.span), item)
-                else:
+                elif role not in imports.NEXT_ROLE or item.quantity in _OF_MODULES:
                     found.setdefault((item.quantity, item.span, item.strength, item.relation), item)
         ordered = sorted(found.values(), key=lambda claim: (claim.span.line, claim.span.column, claim.quantity))
-        return Reading(claims=(script, *ordered), references=tuple(references.values()))
+        if role not in imports.NEXT_ROLE:
+            ordered.insert(0, script)
+        return Reading(claims=tuple(ordered), references=tuple(references.values()))
 
 
 def parse(file: SourceFile) -> ast.Module | Note:

@@ -1,0 +1,119 @@
+"""References to the script's own modules.
+
+Where the training loop, or the call that starts the process group, lies in `utils.py`, the script alone would look
+as if it had none. So imports that lead to files of the tree become references: `module` from the script itself,
+`submodule` from those; from there nothing is followed, and of modules only a few claims are taken.
+"""
+
+from __future__ import annotations
+
+import ast
+import posixpath
+import sys
+from collections.abc import Iterator
+
+from preflight.job import Reference
+from preflight.sources.base import SourceFile
+from preflight.sources.python.module import Module
+
+#: More modules of one file are not followed: it is a library then, and looking through it takes too long.
+MOST_MODULES = 24
+#: The role of a reference by the role in which the importing file is read.
+NEXT_ROLE = {"module": "submodule", "submodule": ""}
+#: Top-level packages that are never files of the job; saves looking for them.
+_FOREIGN = frozenset(
+    (
+        "PIL",
+        "accelerate",
+        "apex",
+        "cv2",
+        "datasets",
+        "deepspeed",
+        "einops",
+        "flax",
+        "horovod",
+        "hydra",
+        "jax",
+        "lightning",
+        "matplotlib",
+        "numpy",
+        "omegaconf",
+        "paddle",
+        "paddlenlp",
+        "pandas",
+        "peft",
+        "pytorch_lightning",
+        "ray",
+        "scipy",
+        "sklearn",
+        "tensorboard",
+        "tensorflow",
+        "timm",
+        "torch",
+        "torchaudio",
+        "torchvision",
+        "tqdm",
+        "transformers",
+        "trl",
+        "wandb",
+        "yaml",
+    )
+)
+
+
+def references(module: Module, role: str) -> Iterator[Reference]:
+    """The modules a file imports that are files of the tree, each once, in source order."""
+    next_role = NEXT_ROLE.get(role, "module")
+    if not next_role:
+        return
+    seen: set[str] = {module.file.path}
+    for node in module.nodes():
+        if not isinstance(node, (ast.Import, ast.ImportFrom)):
+            continue
+        for candidates in _candidates(node, module.file.path):
+            target = _first_file(module, candidates)
+            if target is not None and target not in seen:
+                seen.add(target)
+                yield Reference(target, next_role, module.span(node), module.scope)
+            if len(seen) > MOST_MODULES:
+                return
+
+
+def _candidates(node: ast.Import | ast.ImportFrom, path: str) -> Iterator[tuple[str, ...]]:
+    """For every module named, the files it could be, the likeliest first."""
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            if not _is_foreign(alias.name):
+                yield _files(alias.name.replace(".", "/"))
+        return
+    name = node.module or ""
+    if node.level == 0 and _is_foreign(name):
+        return
+    start = name.replace(".", "/")
+    if node.level:
+        above = posixpath.dirname(path)
+        for _ in range(min(node.level, 20) - 1):
+            above = posixpath.dirname(above)
+        start = posixpath.join("/", above, start)
+    for alias in node.names[:MOST_MODULES]:
+        yield (*_files(posixpath.join(start, alias.name)), *_files(start))
+
+
+def _files(stem: str) -> tuple[str, ...]:
+    return (f"{stem}.py", f"{stem}/__init__.py")
+
+
+def _is_foreign(name: str) -> bool:
+    root = name.partition(".")[0]
+    return root in sys.stdlib_module_names or root in _FOREIGN
+
+
+def _first_file(module: Module, candidates: tuple[str, ...]) -> str | None:
+    for candidate in candidates:
+        if candidate.startswith("/"):
+            path: str | None = candidate.lstrip("/")
+        else:
+            path = module.files.resolve(candidate, relative_to=module.file.path)
+        if path is not None and isinstance(module.files.read(path), SourceFile):
+            return path
+    return None
