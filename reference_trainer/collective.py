@@ -74,7 +74,8 @@ def rank(params: Dict[str, Any], emit: Emit) -> RankReport:
     Args:
         params: `rank`, `world_size`, `local_rank`, `local_world_size`, `master_addr`, `master_port`, `backend`
             (`auto`: nccl where there is a device for each local rank, else gloo), `interface`, `steps`,
-            `timeout_s`, `run_id`.
+            `timeout_s`, `run_id`. `force_interface` puts `interface` above what the environment chooses, for
+            ranks on one machine that stand in for several nodes.
 
     Raises ProbeUnavailable: kind `missing` without torch, `denied` when rank 0 cannot listen, `blocked` when the
     rank ended because another one did.
@@ -119,12 +120,13 @@ def _run(params: Dict[str, Any], me: Progress) -> RankReport:
         master="%s:%s" % (params["master_addr"], params["master_port"]),
     )
     listener = _open_listener(params, me)
+    dialling = _Dialling(params, me, timeout_s)
     torch, dist = _import(me)
     oracle.exact_settings()
     backend, device = _backend(torch, params)
     _set_interface(params, backend)
     me.reached(phases.IMPORTED, backend=backend, **_versions(torch, device))
-    store = _meet(dist, params, me, listener, world_size, timeout_s)
+    store = _meet(dist, params, me, listener, dialling, timeout_s)
     me.reached(phases.RENDEZVOUS)
     collectives = _join(dist, torch, params, me, store, backend, device, timeout_s)
     me.reached(phases.GROUP)
@@ -190,6 +192,41 @@ def _open_listener(params: Dict[str, Any], me: Progress) -> Optional[socket.sock
     return listener
 
 
+class _Dialling:
+    """Dials the master's port while torch is imported, so that a closed port is told before that slow import ends."""
+
+    def __init__(self, params: Dict[str, Any], me: Progress, timeout_s: float) -> None:
+        self._host, self._port = str(params["master_addr"]), int(params["master_port"])
+        self._me = me
+        self._timeout_s = timeout_s
+        self._outcome = endpoint.Dialled("failed", "it was not tried")
+        self._thread = threading.Thread(target=self._run, name="preflight-dial", daemon=True)
+        self._thread.start()
+
+    def result(self) -> endpoint.Dialled:
+        """The last outcome, after it opened or the time was over."""
+        self._thread.join(self._timeout_s + 2 * endpoint.ATTEMPT_S)
+        return self._outcome
+
+    def _run(self) -> None:
+        self._outcome = endpoint.dial_until(
+            self._host, self._port, timeout_s=self._timeout_s, tell=self._tell
+        )
+
+    def _tell(self, dialled: endpoint.Dialled) -> None:
+        self._me.say(
+            phases.DIAL,
+            rank=self._me.rank,
+            to=0,
+            endpoint="%s:%d" % (self._host, self._port),
+            result=dialled.result,
+            error=dialled.error,
+            address=dialled.address,
+            source=dialled.source,
+            seconds=round(dialled.seconds, 4),
+        )
+
+
 def _import(me: Progress) -> Tuple[Any, Any]:
     me.entering("import of torch", loading=True)
     try:
@@ -228,7 +265,7 @@ def _backend(torch: Any, params: Dict[str, Any]) -> Tuple[str, Any]:
 
 def _set_interface(params: Dict[str, Any], backend: str) -> None:
     name = "NCCL_SOCKET_IFNAME" if backend == "nccl" else "GLOO_SOCKET_IFNAME"
-    if params.get("interface") and not os.environ.get(name):
+    if params.get("interface") and (params.get("force_interface") or not os.environ.get(name)):
         os.environ[name] = str(params["interface"])
 
 
@@ -249,18 +286,17 @@ def _meet(
     params: Dict[str, Any],
     me: Progress,
     listener: Optional[socket.socket],
-    world_size: int,
+    dialling: _Dialling,
     timeout_s: float,
 ) -> Any:
     """Connect to the master's store and wait there for everybody."""
     host, port = str(params["master_addr"]), int(params["master_port"])
+    world_size = int(params["world_size"])
     store = None
     if listener is not None:
         store = _own_store(dist, host, port, listener, timeout_s)
     me.entering("connection to the master %s:%d" % (host, port), waiting_for=[] if me.rank == 0 else [0])
-    reached = endpoint.dial_until(
-        host, port, timeout_s=timeout_s, tell=lambda dialled: _tell_dial(me, host, port, dialled)
-    )
+    reached = dialling.result()
     if reached.result != "open":
         raise ProbeUnavailable(
             "timeout",
@@ -297,20 +333,6 @@ def _own_store(dist: Any, host: str, port: int, listener: socket.socket, timeout
         return dist.TCPStore(host, port, None, True, patience, False)
     listener.detach()
     return store
-
-
-def _tell_dial(me: Progress, host: str, port: int, dialled: endpoint.Dialled) -> None:
-    me.say(
-        phases.DIAL,
-        rank=me.rank,
-        to=0,
-        endpoint="%s:%d" % (host, port),
-        result=dialled.result,
-        error=dialled.error,
-        address=dialled.address,
-        source=dialled.source,
-        seconds=round(dialled.seconds, 4),
-    )
 
 
 def _introduce(store: Any, params: Dict[str, Any], me: Progress, world_size: int) -> None:

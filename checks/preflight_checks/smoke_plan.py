@@ -1,0 +1,192 @@
+"""Which ranks a smoke run needs, and where they meet: planned from the job's claims and the facts so far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from preflight.job import Claim, Job, Known
+from preflight.recording import Facts, Fleet, Node, Observed
+from preflight.request import Request, probe_name
+from preflight_checks.demands import (
+    MASTER_PORT,
+    Endpoint,
+    backends,
+    deciding,
+    is_loopback,
+    known_int,
+    owner,
+    scopes,
+    store_endpoints,
+)
+from preflight_checks.interface_filter import chosen
+from preflight_checks.links import address_of
+from preflight_checks.probes.interfaces import Interface, interfaces
+from reference_trainer.collective import rank as run_rank
+
+#: Steps of exact and of DDP training; ten keep the comparison with one process within its tolerance.
+STEPS = 10
+#: The stage has a budget of its own; a rank must not outlive it.
+DEADLINE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """Where the ranks meet and who says so.
+
+    `source` says for people whether the endpoint is the job's own or a substitute, and for what.
+    """
+
+    host: str
+    port: int
+    source: str
+    claims: tuple[Claim, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything about the smoke run of a job; `reason` is why there is none."""
+
+    ranks_per_node: int
+    meeting: Meeting
+    claims: tuple[Claim, ...]
+    why_so_many: str
+    reason: str = ""
+
+
+def is_parameter_server(job: Job) -> bool:
+    """Whether any launch of the job starts parameter servers."""
+    return any(job.value("ps_mode", scope) == Known(True) for scope in scopes(job))
+
+
+def not_planned(job: Job, fleet: Fleet) -> str:
+    """Why no collective smoke run makes sense for this job; empty when one does."""
+    if is_parameter_server(job):
+        return "the job runs parameter servers; the collective smoke run is for collective jobs"
+    if not fleet.nodes:
+        return "the job has no known nodes"
+    return ""
+
+
+def plan_of(job: Job, fleet: Fleet, facts: Facts) -> Plan:
+    """How many ranks on each node, meeting where, because of which claims."""
+    ranks, why, claims = _ranks_per_node(job, fleet, facts)
+    meeting = _meeting(job, fleet, facts)
+    return Plan(ranks, meeting, tuple(dict.fromkeys((*claims, *meeting.claims))), why)
+
+
+def plan_smoke(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
+    """One request a rank, all of one group, on every node of the job: a smaller world would be another job."""
+    if not_planned(job, fleet):
+        return
+    plan = plan_of(job, fleet, facts)
+    world_size = plan.ranks_per_node * len(fleet.nodes)
+    together = stand_ins(fleet)
+    for index, node in enumerate(fleet.nodes):
+        for local_rank in range(plan.ranks_per_node):
+            params: dict[str, object] = {
+                "rank": index * plan.ranks_per_node + local_rank,
+                "world_size": world_size,
+                "local_rank": local_rank,
+                "local_world_size": plan.ranks_per_node,
+                "master_addr": plan.meeting.host,
+                "master_port": plan.meeting.port,
+                "backend": "auto",
+                "steps": STEPS,
+            }
+            interface = "lo" if together else _interface(job, node, facts)
+            if interface:
+                params["interface"] = interface
+            if together:
+                params["force_interface"] = True
+                params["local_world_size"] = world_size
+                params["local_rank"] = params["rank"]
+            yield Request(
+                probe_name(run_rank),
+                node.name,
+                params,
+                context=True,
+                group=f"smoke {job.name}",
+                because=plan.claims,
+                required=True,
+                deadline_s=DEADLINE_S,
+            )
+
+
+def stand_ins(fleet: Fleet) -> bool:
+    """Whether several "nodes" are processes of one machine that stand in for the job's nodes."""
+    return len(fleet.nodes) > 1 and all(is_loopback(node.address or "-") for node in fleet.nodes)
+
+
+def _ranks_per_node(job: Job, fleet: Fleet, facts: Facts) -> tuple[int, str, tuple[Claim, ...]]:
+    """As many as the job starts where every node has so many GPUs; one where there are none."""
+    wanted, claims = 1, ()  # type: int, tuple[Claim, ...]
+    for scope in scopes(job):
+        said = known_int(job, "processes_per_node", scope)
+        if said is not None and said > wanted:
+            wanted, claims = said, deciding(job, "processes_per_node", scope)
+    gpus = min((gpus_on(facts, node.name) for node in fleet.nodes), default=0)
+    if gpus == 0:
+        text = "one rank a node, because no GPU was seen on some node"
+        return 1, text if wanted > 1 else "one rank a node", claims
+    if gpus < wanted:
+        return gpus, f"{gpus} ranks a node, one a GPU, instead of the job's {wanted}", claims
+    return wanted, f"{wanted} ranks a node, as the job starts them", claims
+
+
+def gpus_on(facts: Facts, node: str) -> int:
+    """GPUs that a probe saw on `node`; 0 when none was asked for or could be seen."""
+    for record in facts.records:
+        if record.request.node == node and record.request.probe.startswith("preflight_checks.probes.gpus:"):
+            seen = record.value.get("gpus") if isinstance(record.value, dict) else None
+            if isinstance(seen, (list, tuple)):
+                return len(seen)
+    return 0
+
+
+def _meeting(job: Job, fleet: Fleet, facts: Facts) -> Meeting:
+    """The job's own endpoint where its files spell it; else the node of rank 0 and the port they would use."""
+    master = fleet.nodes[0]
+    endpoint = _endpoint(job)
+    claims = endpoint.claims if endpoint is not None else ()
+    port = endpoint.port if endpoint is not None and endpoint.port else MASTER_PORT
+    port_source = "the job's port" if endpoint is not None and endpoint.port else "torch's default port"
+    if stand_ins(fleet):
+        return Meeting(
+            "127.0.0.1", port, f"loopback, since all nodes are this machine, and {port_source}", claims
+        )
+    if endpoint is not None and endpoint.host:
+        at = owner(fleet, endpoint)
+        if len(fleet.nodes) == 1 or not is_loopback(endpoint.host):
+            if at is None or at.name == master.name:
+                return Meeting(endpoint.host, port, f"{endpoint.what} as the job spells it", claims)
+            substitute = f"the job's {endpoint.host} is {at.name}, which does not run rank 0 here"
+            return Meeting(
+                address_of(job, master, facts), port, f"{substitute}; rank 0's node instead", claims
+            )
+    return Meeting(
+        address_of(job, master, facts), port, f"the address of rank 0's node and {port_source}", claims
+    )
+
+
+def _endpoint(job: Job) -> Endpoint | None:
+    found = store_endpoints(job)
+    return found[0] if found else None
+
+
+def _interface(job: Job, node: Node, facts: Facts) -> str:
+    """The interface for a rank on `node` where the job's own filters do not reach the smoke run's back end.
+
+    A job for NCCL says nothing to Gloo, which runs in its stead on nodes without GPUs. A Gloo job without a filter
+    gets none: what its ranks would do is what is to be seen.
+    """
+    seen = facts.of(interfaces, node.name)
+    have: tuple[Interface, ...] = tuple(seen.value.interfaces) if isinstance(seen, Observed) else ()
+    choice = chosen(job, node.name, have)
+    if choice is not None:
+        return choice.interface.name
+    names, _ = backends(job)
+    if "gloo" in names or not names:
+        return ""
+    address = address_of(job, node, facts)
+    return next((i.name for i in have if any(a.address == address for a in i.addresses)), "")
