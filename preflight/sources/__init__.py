@@ -1,0 +1,8 @@
+"""Sources: one reader for each kind of file. `PACK` names the built-in ones in the order in which they are asked."""
+
+PACK = (
+    "preflight.sources.shell_source:ShellSource",
+    "preflight.sources.deepspeed_json:DeepSpeedSource",
+    "preflight.sources.hostfile:HostfileSource",
+    "preflight.sources.python.source:PythonSource",
+)

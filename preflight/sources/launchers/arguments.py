@@ -1,0 +1,109 @@
+"""What the arguments of training programs claim: the options of frameworks that many scripts share.
+
+Only options whose meaning does not depend on the script are read: DeepSpeed's own, Megatron-LM's parallel and
+batch sizes (megatron/training/arguments.py, core_r0.12), Hugging Face `TrainingArguments` (transformers 4.50).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from preflight.job import Claim, Known, Reference, Value, as_int, lift
+from preflight.sources.base import LaunchLine, Tree, Word
+from preflight.sources.launchers.options import scan, table, text_of
+
+_CONFIG = "config"
+_OPTIONS = table(
+    {
+        "deepspeed_config": "--deepspeed_config --deepspeed-config --ds_config --ds-config --deepspeed_config_file",
+        "data_path": "--data-path --data_path --train-data --train_data --train-data-path --data_dir --data-dir",
+        "tensor_parallel_size": "--tensor-model-parallel-size --tensor_model_parallel_size",
+        "pipeline_parallel_size": "--pipeline-model-parallel-size --pipeline_model_parallel_size",
+        "context_parallel_size": "--context-parallel-size --context_parallel_size",
+        "expert_parallel_size": "--expert-model-parallel-size --expert_model_parallel_size",
+        "micro_batch_size_per_gpu": "--micro-batch-size --micro_batch_size --per_device_train_batch_size"
+        " --per-device-train-batch-size",
+        "train_batch_size": "--global-batch-size --global_batch_size",
+        "gradient_accumulation_steps": "--gradient_accumulation_steps --gradient-accumulation-steps",
+        "timeout_minutes": "--distributed-timeout-minutes --distributed_timeout_minutes",
+        "timeout_s": "--ddp_timeout --ddp-timeout",
+        "backend": "--distributed-backend --ddp_backend --dist-backend --dist_backend",
+        "dataloader_workers": "--dataloader_num_workers --dataloader-num-workers",
+        "zero_stage": "--zero_stage",
+        "local_rank": "--local_rank --local-rank",
+    },
+    # `--deepspeed` is a flag of DeepSpeed's own argparse helper and takes a file in Hugging Face's Trainer.
+    {"deepspeed": "--deepspeed"},
+    abbreviations=False,
+    interleaved=True,
+)
+_NUMBERS = (
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "context_parallel_size",
+    "expert_parallel_size",
+    "micro_batch_size_per_gpu",
+    "train_batch_size",
+    "gradient_accumulation_steps",
+    "dataloader_workers",
+    "zero_stage",
+    "local_rank",
+)
+_JSON = (".json", ".jsonc", ".hjson")
+
+
+def argument_claims(
+    line: LaunchLine, words: Sequence[Word], tree: Tree
+) -> tuple[tuple[Claim, ...], tuple[Reference, ...]]:
+    """The claims of a program's arguments in the launch's scope, and the configuration files they name."""
+    from preflight.sources.launchers.stating import Stating, as_text, relative
+
+    stating = Stating("arguments", line.scope, line.command.condition)
+    references: list[Reference] = []
+    scanned = scan(words, _OPTIONS)
+    for quantity in _NUMBERS:
+        stating.given(quantity, scanned.last(quantity), as_int)
+    stating.given("backend", scanned.last("backend"), as_text)
+    stating.given("process_group_timeout_s", scanned.last("timeout_minutes"), _times(60))
+    stating.given("process_group_timeout_s", scanned.last("timeout_s"), as_int)
+    for data in scanned.every("data_path"):
+        # Megatron's --data-path may begin with a weight (`0.3 corpus-a 0.7 corpus-b`): no path then.
+        if not isinstance(data.value, Known) or not _is_number(str(data.value.value)):
+            stating.given("data_path", data, as_text)
+    config = scanned.last("deepspeed_config")
+    if config is not None and isinstance(config.value, Known):
+        target = relative(str(config.value.value), line, tree)
+        if target is not None:
+            references.append(Reference(target, _CONFIG, config.span, line.scope))
+    references.extend(_hugging_face(line, words, tree))
+    return tuple(stating.claims), tuple(references)
+
+
+def _hugging_face(line: LaunchLine, words: Sequence[Word], tree: Tree) -> list[Reference]:
+    """`--deepspeed ds_config.json` and `--deepspeed=ds_config.json`."""
+    from preflight.sources.launchers.stating import relative
+
+    found = []
+    for index, word in enumerate(words):
+        text = text_of(word) or ""
+        path, span = "", word.span
+        if text.startswith("--deepspeed="):
+            path = text.partition("=")[2]
+        elif text == "--deepspeed" and index + 1 < len(words):
+            path, span = text_of(words[index + 1]) or "", words[index + 1].span
+        target = relative(path, line, tree) if path.endswith(_JSON) else None
+        if target is not None:
+            found.append(Reference(target, _CONFIG, span, line.scope))
+    return found
+
+
+def _times(factor: int) -> Callable[[Value], Value]:
+    return lambda value: lift(lambda item: int(float(str(item)) * factor), value)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,150 @@
+"""The `deepspeed` launcher: it reads a hostfile and reaches the other nodes itself (pdsh by default).
+
+Source of options and defaults: deepspeed/launcher/runner.py, DeepSpeed 0.18. It ignores MASTER_ADDR and
+MASTER_PORT of the environment; without `--master_addr` it asks the first host of the hostfile for its address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from preflight.job import (
+    Known,
+    Plain,
+    Reference,
+    Relation,
+    Strength,
+    Unresolved,
+    Value,
+    alternatives,
+    as_int,
+    lift,
+)
+from preflight.sources.base import LaunchLine, Reading, Tree
+from preflight.sources.launchers.options import Given, Scanned, scan, table, texts
+from preflight.sources.launchers.stating import Stating, as_text, relative, started
+
+_DEFAULT_PORT = 29500
+_OPTIONS = table(
+    {
+        "hostfile": "-H --hostfile",
+        "include": "-i --include",
+        "exclude": "-e --exclude",
+        "num_nodes": "--num_nodes",
+        "min_elastic_nodes": "--min_elastic_nodes",
+        "max_elastic_nodes": "--max_elastic_nodes",
+        "num_gpus": "--num_gpus --num_accelerators",
+        "master_port": "--master_port",
+        "master_addr": "--master_addr",
+        "node_rank": "--node_rank",
+        "launcher": "--launcher",
+        "launcher_args": "--launcher_args",
+        "enable_each_rank_log": "--enable_each_rank_log",
+        "autotuning": "--autotuning",
+        "comment": "--comment",
+        "account": "--account",
+        "bind_core_list": "--bind_core_list",
+        "ssh_port": "--ssh_port",
+        "venv_script": "--venv_script",
+    },
+    {
+        "module": "--module",
+        "no_python": "--no_python",
+        "no_local_rank": "--no_local_rank",
+        "no_ssh": "--no_ssh",
+        "no_ssh_check": "--no_ssh_check",
+        "force_multi": "--force_multi",
+        "save_pid": "--save_pid",
+        "elastic_training": "--elastic_training",
+        "bind_cores_to_rank": "--bind_cores_to_rank",
+        "help": "-h --help",
+    },
+)
+
+
+class DeepSpeedReader:
+    """Reads the line of the deepspeed launcher."""
+
+    name = "deepspeed"
+    names = ("deepspeed", "ds", "deepspeed.pt", "-m deepspeed.launcher.runner", "-m deepspeed")
+
+    def read(self, line: LaunchLine, tree: Tree) -> Reading:
+        """State hosts, counts, the store's place, and refer to the hostfile and the configuration."""
+        scanned = scan(line.words[1:], _OPTIONS)
+        if scanned.last("help") is not None:
+            return Reading()
+        stating = Stating(self.name, line.scope, line.command.condition)
+        program = started(
+            line,
+            self.name,
+            scanned.rest,
+            tree,
+            module=scanned.last("module") is not None,
+            python=scanned.last("no_python") is None,
+        )
+        _state_counts(stating, scanned)
+        stating.given("master_addr", scanned.last("master_addr"), as_text)
+        port = scanned.last("master_port")
+        if port is not None:
+            stating.given("master_port", port, as_int)
+        elif not scanned.incomplete:
+            word = line.words[0]
+            spelling = f"{word.spelling} (without --master_port)"
+            stating.say("master_port", Known(_DEFAULT_PORT), word.span, spelling, strength=Strength.DEFAULT)
+        stating.given("node_rank", scanned.last("node_rank"), as_int)
+        return Reading(
+            claims=(*stating.claims, *program.claims),
+            launches=(program.launch,),
+            references=(*_hostfile(scanned, line, tree), *program.references),
+        )
+
+
+def _state_counts(stating: Stating, scanned: Scanned) -> None:
+    nodes = scanned.last("num_nodes")
+    if nodes is not None and not _is_default(nodes):
+        # The first N hosts of the hostfile: deepspeed decides, whatever else was allocated.
+        stating.given("nodes", nodes, as_int, strength=Strength.SCHEDULER)
+        stating.given("nodes", nodes, as_int, relation=Relation.AT_LEAST)
+    stating.given("min_nodes", scanned.last("min_elastic_nodes"), as_int)
+    gpus = scanned.last("num_gpus")
+    if gpus is not None and not _is_default(gpus):
+        stating.given("processes_per_node", gpus, as_int)
+    include = scanned.last("include")
+    if include is None or texts(include.value) == ("",):
+        return
+    stating.given("hosts", include, lambda value: lift(_included_hosts, value))
+    stating.given("nodes", include, lambda value: lift(lambda item: len(_included_hosts(item)), value))
+    if any(":" in text for text in texts(include.value)):
+        stating.given("processes_per_node", include, _included_slots)
+
+
+def _is_default(given: Given) -> bool:
+    """-1 stands for "not given"."""
+    return texts(given.value) == ("-1",)
+
+
+def _included_hosts(item: Plain) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(part.partition(":")[0] for part in str(item).split("@") if part))
+
+
+def _included_slots(value: Value) -> Value:
+    """`worker-0:0,1@worker-1:0,1`: the number of slots when it is the same on every host."""
+    found = []
+    for item in alternatives(value):
+        counts = {
+            len(set(part.partition(":")[2].split(","))) if ":" in part else 0
+            for part in str(item).split("@")
+            if part
+        }
+        if len(counts) != 1 or 0 in counts:
+            return Unresolved("a different number of slots on each host")
+        found.append(Known(counts.pop()))
+    return found[0] if len(found) == 1 else Unresolved("one of several --include lists")
+
+
+def _hostfile(scanned: Scanned, line: LaunchLine, tree: Tree) -> Iterator[Reference]:
+    given = scanned.last("hostfile")
+    for path in texts(given.value) if given is not None else ():
+        target = relative(path, line, tree)
+        if given is not None and target is not None:
+            yield Reference(target, "hostfile", given.span, line.scope)

@@ -1,0 +1,77 @@
+"""Which program a command line starts, behind the interpreter."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from preflight.sources.base import Word
+from preflight.sources.launchers.options import head, text_of
+
+_PYTHON = re.compile(r"(python|pypy)[\d.]*")
+#: `python` options that take a word; source: `python --help` of CPython 3.8 to 3.14.
+_VALUED = ("-W", "-X", "--check-hash-based-pycs")
+
+
+@dataclass(frozen=True, slots=True)
+class PythonProgram:
+    """What `python ...` runs: `words[0]` is the script or the module, behind it its arguments."""
+
+    interpreter: Word
+    words: tuple[Word, ...]
+    module: bool
+
+
+def is_python(words: Sequence[Word]) -> bool:
+    """Whether the first word is a Python interpreter, by name or because a script or `-m` stands behind it."""
+    if not words:
+        return False
+    text = text_of(words[0])
+    if text is not None:
+        return _PYTHON.fullmatch(posixpath.basename(text)) is not None
+    if _PYTHON.fullmatch(posixpath.basename(head(words[0]))):
+        return True
+    if "py" not in words[0].spelling.lower() or len(words) < 2:
+        return False
+    following = text_of(words[1]) or ""
+    return following in ("-m", "-u") or following.endswith(".py")
+
+
+def python_program(words: Sequence[Word]) -> PythonProgram | None:
+    """The script or module behind `python [options]`; None for `python -c`, `python -V` and a bare prompt."""
+    index = 1
+    while index < len(words):
+        word = words[index]
+        text = text_of(word)
+        if text is None:
+            if head(word).startswith("-") or (
+                word.many and index + 1 < len(words) and _more(words[index + 1 :])
+            ):
+                index += 1
+                continue
+            return PythonProgram(words[0], tuple(words[index:]), False)
+        if text == "-m":
+            rest = tuple(words[index + 1 :])
+            return PythonProgram(words[0], rest, True) if rest else None
+        if text.startswith("-m") and not text.startswith("--"):
+            return None
+        if text in ("-c", "-V", "--version", "-h", "--help", "-") or re.fullmatch(r"-[a-zA-Z]*c", text):
+            return None
+        if text in _VALUED:
+            index += 2
+            continue
+        if text.startswith("-"):
+            if re.fullmatch(r"-[bBdEhiIOPqsSuvxR]+m", text):
+                rest = tuple(words[index + 1 :])
+                return PythonProgram(words[0], rest, True) if rest else None
+            index += 1
+            continue
+        return PythonProgram(words[0], tuple(words[index:]), False)
+    return None
+
+
+def _more(words: Sequence[Word]) -> bool:
+    """Whether a script or `-m` follows, so that what stands before it were options."""
+    return any((text_of(word) or "").endswith(".py") or text_of(word) == "-m" for word in words)

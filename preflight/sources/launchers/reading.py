@@ -1,0 +1,210 @@
+"""From one evaluated command to what it claims: wrappers off, launcher found, its reader asked, context added."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from preflight.job import Claim, Known
+from preflight.sources.base import Command, LauncherReader, LaunchLine, Reading, Tree, Variable, Word
+from preflight.sources.launchers import slurm
+from preflight.sources.launchers.context import (
+    state_context,
+    state_copies,
+    state_environment,
+    wrappers_reach_nodes,
+)
+from preflight.sources.launchers.deepspeed import DeepSpeedReader
+from preflight.sources.launchers.options import text_of
+from preflight.sources.launchers.paddle import PaddleReader
+from preflight.sources.launchers.programs import is_python, python_program
+from preflight.sources.launchers.python import PythonReader, has_ranks
+from preflight.sources.launchers.torchrun import TorchrunReader
+from preflight.sources.launchers.wrappers import (
+    Wrapper,
+    environment_of,
+    find_launcher,
+    only_talks,
+    peel,
+    program_name,
+)
+
+#: Launchers in the order in which they are asked; plain python is tried when none of them answers.
+READERS: tuple[LauncherReader, ...] = (TorchrunReader(), DeepSpeedReader(), PaddleReader())
+_PLAIN = PythonReader()
+#: Modules and scripts that are tools, even where srun starts several of them.
+_TOOLS = frozenset(
+    "setup.py venv pip ensurepip http.server json.tool site torch.utils.collect_env wandb pytest".split()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A launcher on a line: its reader, its words, and the interpreter in front of `-m`."""
+
+    reader: LauncherReader
+    words: tuple[Word, ...]
+    interpreter: Word | None
+
+
+def read_commands(
+    commands: Sequence[Command], header: Mapping[str, slurm.Asked], tree: Tree, *, batch: bool
+) -> Reading:
+    """All that the commands of one script claim.
+
+    Args:
+        commands: as evaluated, inner ones behind their outer one.
+        header: the script's `#SBATCH` options.
+        tree: for the files they name.
+        batch: the script has a Slurm header, so it runs on the first node of an allocation.
+    """
+    elsewhere = any(_starts_elsewhere(command) for command in commands)
+    claims: list[Claim] = []
+    result = Reading()
+    ids: dict[str, int] = {}
+    for command in commands:
+        line = launch_line(command, ids)
+        if line is None:
+            continue
+        reading = _read(line, dict(header) if batch else {}, tree, elsewhere=elsewhere)
+        if not reading.launches:
+            continue
+        claims.extend(reading.claims)
+        result = replace(
+            result,
+            launches=(*result.launches, *reading.launches),
+            references=(*result.references, *reading.references),
+            notes=(*result.notes, *reading.notes),
+        )
+    return replace(result, claims=tuple(dict.fromkeys(claims)))
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A launch line with everything that was found around it."""
+
+    line: LaunchLine
+    found: _Found
+    wrappers: tuple[Wrapper, ...]
+    environment: dict[str, Variable]
+
+
+def launch_line(command: Command, ids: dict[str, int] | None = None) -> Line | None:
+    """The launch a command is, or None. `ids` counts the launches of each line for their ids."""
+    peeled = peel(command)
+    if not peeled.words or only_talks(program_name(peeled.words)):
+        return None
+    environment = environment_of(command, peeled.wrappers)
+    found = _launcher(peeled.words)
+    if found is None:
+        at = find_launcher(peeled.words, lambda name: any(name in reader.names for reader in READERS))
+        if at is not None:
+            found = _launcher(peeled.words[at:])
+    if found is None and is_python(peeled.words) and _is_distributed(command, peeled.wrappers, environment):
+        program = python_program(peeled.words)
+        if program is not None and posixpath.basename(text_of(program.words[0]) or "") not in _TOOLS:
+            found = _Found(_PLAIN, peeled.words, peeled.words[0])
+    if found is None:
+        return None
+    key = f"{command.span.path}:{command.span.line}"
+    counter = ids if ids is not None else {}
+    counter[key] = counter.get(key, 0) + 1
+    launch_id = key if counter[key] == 1 else f"{key}#{counter[key]}"
+    line = LaunchLine(
+        launch_id=launch_id,
+        words=found.words,
+        command=replace(command, environment=environment),
+        wrappers=tuple(wrapper.name for wrapper in peeled.wrappers if wrapper.name != "env"),
+    )
+    return Line(line, found, peeled.wrappers, environment)
+
+
+def _launcher(words: Sequence[Word]) -> _Found | None:
+    name = program_name(words)
+    for reader in READERS:
+        if name in reader.names:
+            return _Found(reader, tuple(words), None)
+    if not is_python(words):
+        return None
+    program = python_program(words)
+    if program is None:
+        return None
+    inner = text_of(program.words[0]) or ""
+    for reader in READERS:
+        if program.module and f"-m {inner}" in reader.names:
+            return _Found(reader, program.words, program.interpreter)
+        # `python /opt/env/bin/torchrun`, `python .../torch/distributed/launch.py`
+        as_module = inner.removesuffix(".py").replace("/", ".")
+        if not program.module and (
+            posixpath.basename(inner) in reader.names
+            or any(
+                as_module.endswith("." + module[3:])
+                for module in reader.names
+                if module.startswith("-m ") and "." in module
+            )
+        ):
+            return _Found(reader, program.words, program.interpreter)
+    return None
+
+
+def _is_distributed(
+    command: Command, wrappers: Sequence[Wrapper], environment: Mapping[str, Variable]
+) -> bool:
+    if has_ranks(environment):
+        return True
+    for wrapper in reversed(wrappers):
+        if wrapper.name == "horovodrun":
+            return True
+        if wrapper.name == "mpirun":
+            count = wrapper.scanned.last("np")
+            return count is None or count.value not in (Known("1"), Known(1))
+        if wrapper.name == "srun":
+            return not _single(wrapper)
+    return False
+
+
+def _single(srun: Wrapper) -> bool:
+    """Whether srun starts one task only."""
+    asked = slurm.from_options(srun.scanned.given)
+    tasks = asked.get("ntasks")
+    if tasks is not None:
+        return tasks.value in (Known("1"), Known(1))
+    return False
+
+
+def _starts_elsewhere(command: Command) -> bool:
+    """Whether a command starts something of weight on other nodes."""
+    if command.outer is not None:
+        return False
+    peeled = peel(command)
+    if not wrappers_reach_nodes(peeled.wrappers):
+        return program_name(peeled.words) in ("parallel-ssh", "pssh", "ray", "dsh", "parallel")
+    if any(wrapper.name in ("docker", "podman") for wrapper in peeled.wrappers):
+        return False
+    if not peeled.words:
+        return True
+    name = program_name(peeled.words)
+    words = (text_of(peeled.words[0]) or "").split()
+    return name not in slurm.HARMLESS and not (words and posixpath.basename(words[0]) in slurm.HARMLESS)
+
+
+def _read(line: Line, header: dict[str, slurm.Asked], tree: Tree, *, elsewhere: bool) -> Reading:
+    launch = line.line
+    reading = line.found.reader.read(launch, tree)
+    if not reading.launches:
+        return reading
+    context, references = state_context(launch, line.wrappers, line.found.interpreter, tree)
+    copies = state_copies(
+        launch,
+        line.wrappers,
+        header,
+        elsewhere=elsewhere,
+        reaches_nodes=isinstance(line.found.reader, DeepSpeedReader),
+    )
+    environment = state_environment(launch, line.environment)
+    return replace(
+        reading,
+        claims=(*copies.claims, *reading.claims, *context.claims, *environment.claims),
+        references=(*reading.references, *references),
+    )
