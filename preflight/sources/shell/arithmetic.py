@@ -72,12 +72,12 @@ _LEVELS = {sign: level for level, signs in enumerate(_BINARY) for sign in signs}
 
 def expansion(machine: Machine, state: State, document: Document, node: Node) -> Text:
     """The value of `$(( ... ))`."""
-    place = document.at(node)
-    raw = document.of(node)
-    lead = len(raw) - len(raw.lstrip())
-    opening = 3 if raw.lstrip().startswith("$((") else 2
+    begin = document.start_of(node)
+    place = document.place(begin, node.end_byte)
+    raw = document.text[begin : node.end_byte]
+    opening = 3 if raw.startswith("$((") else 2
     closing = 2 if opening == 3 else 1
-    start, end = node.start_byte + lead + opening, node.end_byte - closing
+    start, end = begin + opening, node.end_byte - closing
     parts = expand.between(machine, state, document, node.children, start, end, quoted=True)
     inner = tuple(part.piece for part in parts if part.piece is not None)
     return of_text(machine, state, inner, place, raw.strip())

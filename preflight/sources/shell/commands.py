@@ -7,7 +7,16 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from preflight.job import NoteKind
-from preflight.sources.shell import arithmetic, conditions, control, declarations, expand, files, heredocs, inner
+from preflight.sources.shell import (
+    arithmetic,
+    conditions,
+    control,
+    declarations,
+    expand,
+    files,
+    heredocs,
+    inner,
+)
 from preflight.sources.shell.document import Document, Place, Text
 from preflight.sources.shell.machine import DEEPEST, Machine
 from preflight.sources.shell.state import Flow, Kind, Positional, Slot, State
@@ -46,9 +55,13 @@ def run_command(
     for redirect in own:
         if redirect.type == "heredoc_redirect":
             index_of = redirect.field_name_for_child
-            written += [c for i, c in enumerate(redirect.children) if index_of(i) == "argument" and c.is_named]
+            written += [
+                c for i, c in enumerate(redirect.children) if index_of(i) == "argument" and c.is_named
+            ]
     place = document.place(node.start_byte, node.end_byte)
-    assigned = [found for each in prefixes if (found := declarations.evaluated(machine, state, document, each))]
+    assigned = [
+        found for each in prefixes if (found := declarations.evaluated(machine, state, document, each))
+    ]
     fields = expand.fields(machine, state, document, written)
     heredocs.record(machine, state, document, own, fields)
     if not fields:
@@ -185,7 +198,7 @@ def _call(call: Call, name: str, document: Document, body: Node) -> Result:
         state.positional = before
     if state is not call.state:
         # VAR=x f: the assignment holds during the call only.
-        held = {n: s for n, s in call.state.variables.items()}
+        held = dict(call.state.variables.items())
         prefixed = {n for n in state.variables if n not in held}
         call.state.adopt(state)
         for each in prefixed:

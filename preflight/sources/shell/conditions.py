@@ -66,7 +66,9 @@ def decide_words(machine: Machine, state: State, fields: Sequence[Field]) -> boo
         if item.many:
             return None
         plain = item.known
-        is_sign = plain is not None and (plain in _STRING or plain in _NUMERIC or plain in ("!", "(", ")", "-a", "-o"))
+        is_sign = plain is not None and (
+            plain in _STRING or plain in _NUMERIC or plain in ("!", "(", ")", "-a", "-o")
+        )
         sign = plain or ""
         if not is_sign and plain is not None and plain in _UNARY:
             is_sign = True
@@ -75,7 +77,12 @@ def decide_words(machine: Machine, state: State, fields: Sequence[Field]) -> boo
 
 
 def _flatten(
-    machine: Machine, state: State, document: Document, nodes: Sequence[Node], tokens: list[_Token], double: bool
+    machine: Machine,
+    state: State,
+    document: Document,
+    nodes: Sequence[Node],
+    tokens: list[_Token],
+    double: bool,
 ) -> None:
     for node in nodes:
         if len(tokens) > _MOST_TOKENS:

@@ -66,7 +66,9 @@ def _array(
     items = expand.fields(machine, state, document, [c for c in node.named_children if c.type != "comment"])
     old = state.get(name)
     plain = strings(items)
-    if (old is not None and old.kind is Kind.MAP) or (plain and all(_KEYED.fullmatch(item) for item in plain)):
+    if (old is not None and old.kind is Kind.MAP) or (
+        plain and all(_KEYED.fullmatch(item) for item in plain)
+    ):
         pairs = dict(old.pairs) if old is not None and old.kind is Kind.MAP and appends else {}
         for item in items:
             keyed = _KEYED.fullmatch(item.known or "")
@@ -110,7 +112,9 @@ def _element(
     key = known(expand.text(machine, state, document, index))
     if old is not None and old.kind is Kind.MAP:
         if key is None:
-            return name, Slot(Kind.TEXT, place, hole(f"${name} has keys nobody knows", place, f"${name}", many=True))
+            return name, Slot(
+                Kind.TEXT, place, hole(f"${name} has keys nobody knows", place, f"${name}", many=True)
+            )
         pairs = dict(old.pairs)
         pairs[key] = pairs.get(key, ()) + text if appends else text
         return name, Slot(Kind.MAP, place, pairs=tuple(pairs.items()))

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tree_sitter import Node, Parser
 
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
+_LEAD = re.compile(r"(?:[ \t\n]|\\\n)*")
 #: Stands in a document's text for a part whose characters are not known; one per part.
 GAP = "\ue000"
 
@@ -46,7 +47,12 @@ class FileText:
         stop = starts[first + 1] - 1 if first + 1 < len(starts) else len(self.text)
         snippet = self.text[starts[first] : min(stop, starts[first] + LONGEST_SNIPPET + 1)].rstrip("\r")
         return Span(
-            self.path, first + 1, start - starts[first] + 1, last + 1, end - starts[last] + 1, snippet[:LONGEST_SNIPPET]
+            self.path,
+            first + 1,
+            start - starts[first] + 1,
+            last + 1,
+            end - starts[last] + 1,
+            snippet[:LONGEST_SNIPPET],
         )
 
 
@@ -196,6 +202,11 @@ class Document:
         if first.file is last.file and first.start <= last.end:
             return Place(first.file, first.start, last.end)
         return first
+
+    def start_of(self, node: Node) -> int:
+        """Where a node begins without the blanks and continued lines that the grammar puts in front of it."""
+        match = _LEAD.match(self.text, node.start_byte, node.end_byte)
+        return match.end() if match is not None else node.start_byte
 
     def of(self, node: Node) -> str:
         """The text of a node."""

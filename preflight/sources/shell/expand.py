@@ -21,7 +21,21 @@ _NESTED = EXPANSIONS | {"string", "raw_string", "ansi_c_string", "translated_str
 _RANGE = re.compile(r"\{(-?\d{1,9})\.\.(-?\d{1,9})(?:\.\.(-?\d{1,9}))?\}")
 _LIST = re.compile(r"\{([^{}\s]*,[^{}\s]*)\}")
 _ANSI = re.compile(r"\\(n|t|r|a|b|e|E|f|v|\\|'|\"|\?|x[0-9A-Fa-f]{1,2}|[0-7]{1,3})", re.DOTALL)
-_ANSI_NAMES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "e": "\x1b", "E": "\x1b", "f": "\f", "v": "\v"}
+_ANSI_NAMES = {
+    "n": "\n",
+    "t": "\t",
+    "r": "\r",
+    "a": "\a",
+    "b": "\b",
+    "e": "\x1b",
+    "E": "\x1b",
+    "f": "\f",
+    "v": "\v",
+}
+_ONE_VALUE = re.compile(
+    r"comes from outside|from outside, (default|else) \S+$|^the output of|^word \d+ of|is one of"
+)
+_LIST_NAME = re.compile(r"ARG|OPT|FLAG|EXTRA|CMD|PARAM|CONFIG\b|LAUNCH|[@*]", re.IGNORECASE)
 #: Characters that a backslash makes literal inside double quotes and here-documents.
 _IN_QUOTES = '$`"\\\n'
 _IN_HEREDOC = "$`\\\n"
@@ -31,14 +45,33 @@ MOST_BRACES = 256
 def fields(machine: Machine, state: State, document: Document, nodes: Iterable[Node]) -> list[Field]:
     """The words that a list of written words comes to."""
     found: list[Field] = []
+    separators = state.separators()
     for node in nodes:
         machine.step()
         place = document.at(node)
-        words = split_fields(word_parts(machine, state, document, node), place)
+        words = split_fields(word_parts(machine, state, document, node), place, separators)
         if node.type not in ("string", "raw_string") and "{" in document.of(node):
             words = [each for word in words for each in _braces(word)]
-        found.extend(words)
+        for each in words:
+            found.append(_single(each) if each.many and found and _is_option(found[-1]) else each)
     return found
+
+
+def _is_option(word: Field) -> bool:
+    plain = word.known
+    return plain is not None and plain.startswith("-") and "=" not in plain and len(plain) > 1
+
+
+def _single(word: Field) -> Field:
+    """An unquoted variable from outside right behind an option (`--nnodes $NNODES`) is the option's value.
+
+    It could be empty or several words in theory; whoever writes `--nnodes $NNODES` means one. Names that speak of
+    arguments (`--standalone $ARGS`) stay what they are.
+    """
+    piece = word.text[0]
+    if isinstance(piece, Hole) and _ONE_VALUE.search(piece.why) and not _LIST_NAME.search(piece.spelling):
+        return Field(word.text, word.place)
+    return word
 
 
 def text(machine: Machine, state: State, document: Document, node: Node) -> Text:
@@ -69,7 +102,9 @@ def word_parts(
         return _quoted(literal(_ANSI.sub(_ansi, body[2:-1]), document.at(node), body[2:-1]))
     if kind in EXPANSIONS:
         return expansion_parts(machine, state, document, node, quoted=quoted)
-    if kind == "concatenation" or node.child_count and any(child.type in _NESTED for child in node.children):
+    if kind == "concatenation" or (
+        node.child_count and any(child.type in _NESTED for child in node.children)
+    ):
         return between(machine, state, document, node.children, start, end, quoted=quoted)
     return _literal(document, start, end, quoted=quoted)
 
@@ -96,17 +131,26 @@ def between(
         if child.end_byte <= at or child.start_byte >= end:
             continue
         if child.type not in _NESTED:
-            if child.child_count and not child.is_error and any(inner.type in _NESTED for inner in child.children):
+            if (
+                child.child_count
+                and not child.is_error
+                and any(inner.type in _NESTED for inner in child.children)
+            ):
                 begin = max(child.start_byte, at)
                 parts += _literal(document, at, begin, quoted=quoted, escapes=escapes)
                 parts += between(
-                    machine, state, document, child.children, begin, child.end_byte, quoted=quoted, escapes=escapes
+                    machine,
+                    state,
+                    document,
+                    child.children,
+                    begin,
+                    child.end_byte,
+                    quoted=quoted,
+                    escapes=escapes,
                 )
                 at = child.end_byte
             continue
-        begin = child.start_byte
-        while begin < child.end_byte and document.text[begin] in " \t\n":
-            begin += 1
+        begin = document.start_of(child)
         parts += _literal(document, at, max(at, begin), quoted=quoted, escapes=escapes)
         parts += word_parts(machine, state, document, child, quoted=quoted)
         at = child.end_byte
@@ -134,7 +178,14 @@ def heredoc_text(machine: Machine, state: State, document: Document, body: Node,
     if raw:
         return document.slice(body.start_byte, body.end_byte)
     parts = between(
-        machine, state, document, body.children, body.start_byte, body.end_byte, quoted=True, escapes=_IN_HEREDOC
+        machine,
+        state,
+        document,
+        body.children,
+        body.start_byte,
+        body.end_byte,
+        quoted=True,
+        escapes=_IN_HEREDOC,
     )
     return tuple(part.piece for part in parts if part.piece is not None)
 
@@ -146,8 +197,9 @@ def expansion_parts(
     from preflight.sources.shell import arithmetic, parameters, substitution
 
     machine.step()
-    place = document.at(node)
-    spelling = document.of(node).strip()
+    start = document.start_of(node)
+    place = document.place(start, node.end_byte)
+    spelling = document.text[start : node.end_byte]
     if machine.expansion_depth >= DEEPEST_EXPANSION:
         return as_parts(hole("it is nested too deeply to follow", place, spelling), quoted=quoted)
     machine.expansion_depth += 1

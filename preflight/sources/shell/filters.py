@@ -12,7 +12,9 @@ _AWK_FIELD = re.compile(r"\{ *print +\$(\d{1,2}|NF) *;? *\}")
 _AWK_FIRST = re.compile(r"NR *== *1( *\{ *print( +\$[01])? *;? *\})?|\{ *print +\$1 *;? *exit *;? *\}")
 _SED_SIMPLE = re.compile(r"s([/|,#])([\w .:=-]+)\1([\w .:=-]*)\1(g?)")
 _CONVERSION = re.compile(r"%(%|0?\d{0,3}[sd])")
-_KEEPS = frozenset(("sort", "uniq", "tr", "sed", "grep", "xargs", "cat", "tee", "awk", "cut", "paste", "nl", "rev"))
+_KEEPS = frozenset(
+    ("sort", "uniq", "tr", "sed", "grep", "xargs", "cat", "tee", "awk", "cut", "paste", "nl", "rev")
+)
 
 
 def symbol_after(why: str, words: Sequence[str]) -> str | None:
@@ -74,7 +76,11 @@ def _line_filter(words: Sequence[str]) -> Callable[[str], str] | None:
 
 def _ends(name: str, arguments: Sequence[str]) -> Callable[[str], str] | None:
     joined = "".join(arguments)
-    match = re.fullmatch(r"(?:-n|--lines=|-)?(\+?)(\d{1,6})", joined) if joined else re.fullmatch(r"()(\d+)", "10")
+    match = (
+        re.fullmatch(r"(?:-n|--lines=|-)?(\+?)(\d{1,6})", joined)
+        if joined
+        else re.fullmatch(r"()(\d+)", "10")
+    )
     if match is None:
         return None
     number = int(match.group(2))
@@ -173,7 +179,9 @@ def _sed(arguments: Sequence[str]) -> Callable[[str], str] | None:
     old, new, everywhere = match.group(2), match.group(3), bool(match.group(4))
     if "." in old:
         return None
-    return lambda text: "\n".join(line.replace(old, new, -1 if everywhere else 1) for line in text.splitlines())
+    return lambda text: "\n".join(
+        line.replace(old, new, -1 if everywhere else 1) for line in text.splitlines()
+    )
 
 
 def printf(words: Sequence[str]) -> str | None:

@@ -64,7 +64,10 @@ def record(
         for redirect in redirects:
             if redirect.type == "heredoc_redirect" and (found := text_of(machine, state, document, redirect)):
                 content, place = known(found[0]), document.at(found[1])
-                if document.text[redirect.start_byte : redirect.start_byte + 3] == "<<-" and content is not None:
+                if (
+                    document.text[redirect.start_byte : redirect.start_byte + 3] == "<<-"
+                    and content is not None
+                ):
                     content = "\n".join(line.lstrip("\t") for line in content.split("\n"))
     else:
         content = _printed(words, fields)

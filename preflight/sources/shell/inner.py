@@ -24,17 +24,91 @@ if TYPE_CHECKING:
 SHELLS = frozenset(("bash", "sh", "dash", "zsh", "ksh", "rbash"))
 #: Programs that start the command behind their own options.
 WRAPPERS = frozenset(
-    "srun mpirun mpiexec orterun prterun jsrun aprun flux env timeout nohup exec time nice ionice numactl taskset"
-    " sudo setsid stdbuf unbuffer command singularity apptainer enroot shifter docker podman nvidia-docker"
-    " ssh pdsh clush kubectl xargs parallel chroot unshare nsenter catchsegv strace perf nsys ncu gdb ray conda"
-    " mamba micromamba salloc tmux screen script dsh prun brun ibrun lsrun bsub qsub horovodrun mpirun_rsh"
-    " mpiexec.hydra hydra".split()
+    (
+        "srun",
+        "mpirun",
+        "mpiexec",
+        "orterun",
+        "prterun",
+        "jsrun",
+        "aprun",
+        "flux",
+        "env",
+        "timeout",
+        "nohup",
+        "exec",
+        "time",
+        "nice",
+        "ionice",
+        "numactl",
+        "taskset",
+        "sudo",
+        "setsid",
+        "stdbuf",
+        "unbuffer",
+        "command",
+        "singularity",
+        "apptainer",
+        "enroot",
+        "shifter",
+        "docker",
+        "podman",
+        "nvidia-docker",
+        "ssh",
+        "pdsh",
+        "clush",
+        "kubectl",
+        "xargs",
+        "parallel",
+        "chroot",
+        "unshare",
+        "nsenter",
+        "catchsegv",
+        "strace",
+        "perf",
+        "nsys",
+        "ncu",
+        "gdb",
+        "ray",
+        "conda",
+        "mamba",
+        "micromamba",
+        "salloc",
+        "tmux",
+        "screen",
+        "script",
+        "dsh",
+        "prun",
+        "brun",
+        "ibrun",
+        "lsrun",
+        "bsub",
+        "qsub",
+        "horovodrun",
+        "mpirun_rsh",
+        "mpiexec.hydra",
+        "hydra",
+    )
 )
 #: Among them, those that do not hand the caller's environment on.
-_FORGETFUL = frozenset("ssh pdsh clush kubectl docker podman nvidia-docker dsh".split())
+_FORGETFUL = frozenset(["ssh", "pdsh", "clush", "kubectl", "docker", "podman", "nvidia-docker", "dsh"])
 #: Those that start the command elsewhere, on every node or not on the batch script's own.
 _ELSEWHERE = _FORGETFUL | frozenset(
-    "srun mpirun mpiexec orterun prterun jsrun aprun flux parallel ray salloc ibrun mpirun_rsh".split()
+    [
+        "srun",
+        "mpirun",
+        "mpiexec",
+        "orterun",
+        "prterun",
+        "jsrun",
+        "aprun",
+        "flux",
+        "parallel",
+        "ray",
+        "salloc",
+        "ibrun",
+        "mpirun_rsh",
+    ]
 )
 _PROGRAMS = re.compile(
     r"(python[\d.]*|torchrun|deepspeed|accelerate|paddle\w*|fleetrun|horovodrun|colossalai|composer|pytest|julia|perl)$"

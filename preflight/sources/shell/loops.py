@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from preflight.job.value import MOST_ALTERNATIVES
 from preflight.sources.shell import arithmetic, control, expand
 from preflight.sources.shell.document import Document
-from preflight.sources.shell.machine import MOST_TURNS, Machine
+from preflight.sources.shell.machine import MOST_NESTED_TURNS, MOST_TURNS, Machine
 from preflight.sources.shell.state import Flow, Kind, Positional, Slot, State, join_states
-from preflight.sources.shell.text import Field, hole, known, reasons
+from preflight.sources.shell.text import Field, hole, join_texts, known, reasons
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -40,8 +42,18 @@ def _for(machine: Machine, state: State, document: Document, node: Node, body: N
     else:
         found = state.positional.fields
         items = list(found) if found is not None else [_unknown_arguments(state, document, node)]
-    if len(items) <= MOST_TURNS and not any(item.many for item in items):
-        return _turns(machine, state, document, node, body, name, items)
+    certain = not any(item.many for item in items)
+    if certain and len(items) <= MOST_TURNS and len(items) * math.prod(machine.turns) <= MOST_NESTED_TURNS:
+        machine.turns.append(max(len(items), 1))
+        try:
+            return _turns(machine, state, document, node, body, name, items)
+        finally:
+            machine.turns.pop()
+    if certain and len(items) <= MOST_ALTERNATIVES:
+        _widen(state, document, body)
+        text = join_texts([item.text for item in items], place, f"${name}")
+        state.put(name, Slot(Kind.TEXT, place, text))
+        return _once(machine, state, document, node, body)
     why = next((reasons(item.text) for item in items if item.many), f"one of {len(items)} words")
     if len(items) <= MOST_TURNS and any(not item.many for item in items):
         why = f"one of several words of the loop ({why})"
@@ -91,7 +103,9 @@ def _holds(
     if node.type == "c_style_for_statement":
         if not conditions:
             return None
-        result = arithmetic.evaluate_text(machine, state, document.of(conditions[-1]), document.at(conditions[-1]))
+        result = arithmetic.evaluate_text(
+            machine, state, document.of(conditions[-1]), document.at(conditions[-1])
+        )
         plain = known(result)
         return None if plain is None else plain != "0"
     if _is_endless(document, conditions):
@@ -112,12 +126,13 @@ def _while(
 ) -> control.Result:
     trial = state.copy()
     kept = len(machine.commands)
-    for turn in range(MOST_TURNS + 1):
+    most = min(MOST_TURNS, MOST_NESTED_TURNS // math.prod(machine.turns))
+    for turn in range(most + 1):
         truth = _holds(machine, trial, document, node, conditions)
         if truth is False:
             state.adopt(trial)
             return Flow.NEXT, None
-        if truth is None or turn == MOST_TURNS:
+        if truth is None or turn == most:
             break
         flow, _ = control.run_block(machine, trial, document, body.children)
         if flow in (Flow.RETURN, Flow.EXIT):
@@ -139,6 +154,8 @@ def _once(machine: Machine, state: State, document: Document, node: Node, body: 
     inside = state.copy()
     machine.repeated += 1
     try:
+        if node.type == "while_statement":
+            control.run_block(machine, inside, document, node.children_by_field_name("condition"))
         flow, _ = control.run_block(machine, inside, document, body.children)
     finally:
         machine.repeated -= 1
@@ -154,9 +171,9 @@ def _widen(state: State, document: Document, node: Node) -> None:
     shifts = False
     for each in _visit(node):
         if each.type == "variable_assignment":
-            name = each.child_by_field_name("name")
-            if name is not None:
-                base = document.of(name).partition("[")[0]
+            target = each.child_by_field_name("name")
+            if target is not None:
+                base = document.of(target).partition("[")[0]
                 grows = any(child.type == "+=" for child in each.children)
                 (appended if grows else replaced).setdefault(base, each)
         elif each.type in ("postfix_expression", "unary_expression") and each.named_children:
@@ -182,7 +199,9 @@ def _widen(state: State, document: Document, node: Node) -> None:
         if name in replaced or slot is None:
             continue
         place = document.at(where)
-        rest = hole(f"what earlier turns of the loop appended to ${name}", place, document.of(where)[:80], many=True)
+        rest = hole(
+            f"what earlier turns of the loop appended to ${name}", place, document.of(where)[:80], many=True
+        )
         if slot.kind is Kind.ARRAY:
             items = (*slot.items, Field(rest, place, True))
             state.put(name, Slot(Kind.ARRAY, slot.place, items=items, condition=slot.condition))

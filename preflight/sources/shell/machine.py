@@ -13,15 +13,17 @@ from preflight.sources.shell.state import State
 from preflight.sources.shell.text import Field, spelling_of, value_of
 
 #: Statements, words and expansions looked at in one evaluation. A long launch script needs a few thousand.
-MOST_STEPS = 60_000
+MOST_STEPS = 40_000
 #: Commands one script may come to.
-MOST_COMMANDS = 3_000
+MOST_COMMANDS = 1_500
 #: Nesting of statements, calls, sourced files and inner scripts together; keeps well inside Python's own stack.
 DEEPEST = 36
 #: Nesting of expansions inside one word.
 DEEPEST_EXPANSION = 12
 #: Turns of a loop that are followed one by one.
 MOST_TURNS = 64
+#: The same for loops inside loops, all turns multiplied: a parameter sweep is not told in full.
+MOST_NESTED_TURNS = 128
 MOST_NOTES = 200
 LONGEST_CONDITION = 200
 
@@ -47,6 +49,7 @@ class Machine:
     reading: list[str] = field(default_factory=list)
     calling: list[str] = field(default_factory=list)
     documents: dict[str, Document] = field(default_factory=dict)
+    turns: list[int] = field(default_factory=list)
     repeated: int = 0
     depth: int = 0
     expansion_depth: int = 0
@@ -89,7 +92,9 @@ class Machine:
         """Record a command that the script would run; None when too many were recorded or nothing is to be."""
         if self.quiet or len(self.commands) >= MOST_COMMANDS:
             if not self.quiet:
-                self.note(NoteKind.UNSUPPORTED, f"more than {MOST_COMMANDS} commands; the rest was not read", place)
+                self.note(
+                    NoteKind.UNSUPPORTED, f"more than {MOST_COMMANDS} commands; the rest was not read", place
+                )
             return None
         self.step(1 + len(fields) // 8)
         environment, variables = state.snapshot()

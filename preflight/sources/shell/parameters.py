@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from preflight.sources.shell import arithmetic, expand as words, patterns
+from preflight.sources.shell import arithmetic, patterns
+from preflight.sources.shell import expand as words
 from preflight.sources.shell.document import Alt, Document, Hole, Place, Text
 from preflight.sources.shell.lookup import look_up
 from preflight.sources.shell.machine import Machine
@@ -59,7 +60,9 @@ def expand(machine: Machine, state: State, document: Document, node: Node, *, qu
     use = _read(document, node, quoted=quoted)
     if use is None:
         place = document.at(node)
-        return words.unknown("an expansion that is not understood", place, document.of(node).strip(), quoted=quoted)
+        return words.unknown(
+            "an expansion that is not understood", place, document.of(node).strip(), quoted=quoted
+        )
     if use.name in ("@", "*") and use.prefix != "#":
         return _all_arguments(machine, state, use)
     if use.index in ("@", "*") or (use.prefix == "!" and use.name.endswith("*")):
@@ -69,9 +72,7 @@ def expand(machine: Machine, state: State, document: Document, node: Node, *, qu
 
 def _read(document: Document, node: Node, *, quoted: bool) -> _Use | None:
     source = document.text
-    start = node.start_byte
-    while start < node.end_byte and source[start] in " \t\n":
-        start += 1
+    start = document.start_of(node)
     end = node.end_byte
     place = document.place(start, end)
     spelling = source[start:end]
@@ -94,7 +95,18 @@ def _read(document: Document, node: Node, *, quoted: bool) -> _Use | None:
     sign = operator.group() if operator else ""
     argument = operator.end() if operator else at
     return _Use(
-        document, node, place, spelling, head.group(2), head.group(1), index, index_start, sign, argument, end, quoted
+        document,
+        node,
+        place,
+        spelling,
+        head.group(2),
+        head.group(1),
+        index,
+        index_start,
+        sign,
+        argument,
+        end,
+        quoted,
     )
 
 
@@ -154,13 +166,15 @@ def _element(machine: Machine, state: State, use: _Use, slot: Slot) -> Text:
         return dict(slot.pairs).get(key, ())
     position = arithmetic.evaluate_text(machine, state, use.index, use.place)
     number = known(position)
-    items = slot.items if slot.kind is Kind.ARRAY else (Field(slot.scalar(), use.place, _is_list(slot.scalar())),)
+    items = (
+        slot.items if slot.kind is Kind.ARRAY else (Field(slot.scalar(), use.place, _is_list(slot.scalar())),)
+    )
     if slot.kind is Kind.UNSET:
         return ()
     if number is None:
         why = f"element [{use.index}] of ${use.name}: {reasons(position)}"
         if items and all(item.many and reasons(item.text) == ALLOCATED_HOSTS for item in items):
-            if Symbol.NODE_RANK.value in why or Symbol.PROCESS_RANK.value in why:
+            if any(symbol.value in why for symbol in (Symbol.NODE_RANK, Symbol.PROCESS_RANK)):
                 return hole(Symbol.THIS_HOST.value, use.place, use.spelling)
         return hole(why, use.place, use.spelling)
     at = int(number)
@@ -183,7 +197,13 @@ def _is_list(text: Text) -> bool:
 
 def _key(machine: Machine, state: State, use: _Use) -> str | None:
     pieces = words.between(
-        machine, state, use.document, _nodes(use.node), use.index_start, use.index_start + len(use.index), quoted=True
+        machine,
+        state,
+        use.document,
+        _nodes(use.node),
+        use.index_start,
+        use.index_start + len(use.index),
+        quoted=True,
     )
     return known(tuple(part.piece for part in pieces if part.piece is not None))
 
@@ -249,7 +269,11 @@ def _conditional(machine: Machine, state: State, use: _Use, slot: Slot, current:
     if missing is False:
         return used
     if sign == "?":
-        return used if missing is None else hole(f"${use.name} must be set from outside", use.place, use.spelling)
+        return (
+            used
+            if missing is None
+            else hole(f"${use.name} must be set from outside", use.place, use.spelling)
+        )
     default = argument_text(machine, state, use)
     if missing is True:
         if sign == "=":
@@ -259,7 +283,9 @@ def _conditional(machine: Machine, state: State, use: _Use, slot: Slot, current:
     if outside and outside[0].why.endswith("comes from outside"):
         shown = spelling_of(default)
         known_default = options(default)
-        single = known_default is not None and all(item and not re.search(r"\s", item) for item in known_default)
+        single = known_default is not None and all(
+            item and not re.search(r"\s", item) for item in known_default
+        )
         why = f"${use.name} {OUTSIDE}, default {shown or 'nothing'}"
         if known_default is None:
             why += f" ({reasons(default)})"
@@ -276,7 +302,11 @@ def _conditional(machine: Machine, state: State, use: _Use, slot: Slot, current:
 def _either(current: Text, default: Text, use: _Use) -> Text:
     """Where some alternatives are empty: those give the default."""
     if len(current) == 1 and isinstance(current[0], Alt):
-        return join_texts([opt if is_empty(opt) is False else default for opt in current[0].options], use.place, use.spelling)
+        return join_texts(
+            [opt if is_empty(opt) is False else default for opt in current[0].options],
+            use.place,
+            use.spelling,
+        )
     return join_texts([current, default], use.place, use.spelling)
 
 
@@ -348,9 +378,15 @@ def _whole_array(machine: Machine, state: State, use: _Use) -> list[Part]:
     elif sign and not sign.startswith("@"):
         operand = known(argument_text(machine, state, use))
         if operand is None:
-            return words.unknown(f"{use.spelling} depends on its pattern", use.place, use.spelling, quoted=False)
+            return words.unknown(
+                f"{use.spelling} depends on its pattern", use.place, use.spelling, quoted=False
+            )
         items = tuple(
-            Field(mapped(i.text, lambda t: patterns.apply(sign, t, operand), i.place, spelling_of(i.text)), i.place, i.many)
+            Field(
+                mapped(i.text, lambda t: patterns.apply(sign, t, operand), i.place, spelling_of(i.text)),
+                i.place,
+                i.many,
+            )
             for i in items
         )
     return _spread(items, use, star=use.index == "*")
@@ -363,7 +399,11 @@ def _items(slot: Slot, use: _Use) -> tuple[Field, ...]:
         return tuple(Field(value, use.place) for _, value in slot.pairs)
     if slot.kind is Kind.UNSET:
         return ()
-    return (Field(slot.text, use.place, len(slot.text) == 1 and isinstance(slot.text[0], Hole) and slot.text[0].many),)
+    return (
+        Field(
+            slot.text, use.place, len(slot.text) == 1 and isinstance(slot.text[0], Hole) and slot.text[0].many
+        ),
+    )
 
 
 def _sliced(items: tuple[Field, ...], first: int, length: int | None) -> tuple[Field, ...]:

@@ -18,9 +18,34 @@ from preflight.sources.shell.text import spelling_of
 _DIRECTIVE = re.compile(r"#SBATCH(?=[ \t]|$)")
 _TOKEN = re.compile(r"""(?:[^\s'"#]|'[^'\n]*'|"[^"\n]*"|(?<=\S)#)+""")
 _BARE_LONG = frozenset(
-    "contiguous exclusive hold ignore-pbs no-kill no-requeue overcommit oversubscribe share parsable quiet requeue"
-    " reboot spread-job test-only use-min-nodes verbose version wait get-user-env help usage propagate nice"
-    " immediate stepmgr".split()
+    (
+        "contiguous",
+        "exclusive",
+        "hold",
+        "ignore-pbs",
+        "no-kill",
+        "no-requeue",
+        "overcommit",
+        "oversubscribe",
+        "share",
+        "parsable",
+        "quiet",
+        "requeue",
+        "reboot",
+        "spread-job",
+        "test-only",
+        "use-min-nodes",
+        "verbose",
+        "version",
+        "wait",
+        "get-user-env",
+        "help",
+        "usage",
+        "propagate",
+        "nice",
+        "immediate",
+        "stepmgr",
+    )
 )
 _BARE_SHORT = frozenset("HhIkOQsvVWXK")
 #: Short options and what they are called in full (sbatch manual).
@@ -99,7 +124,7 @@ def _line(document: Document, start: int, end: int) -> list[Directive]:
             takes_next = len(word) == 2 and word[1] not in _BARE_SHORT
         else:
             continue
-        if takes_next and index < len(tokens) and not text[tokens[index][0]] == "-":
+        if takes_next and index < len(tokens) and text[tokens[index][0]] != "-":
             value = text[slice(*tokens[index])]
             last = tokens[index][1]
             index += 1

@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING
 from preflight.job import Known, Unresolved, Value
 from preflight.sources.base import Variable
 from preflight.sources.shell.document import Document, Hole, Place, Text
-from preflight.sources.shell.text import Field, hole, join_texts, literal, reasons, spelling_of, strings, value_of
+from preflight.sources.shell.text import (
+    Field,
+    hole,
+    join_texts,
+    known,
+    literal,
+    reasons,
+    spelling_of,
+    strings,
+    value_of,
+)
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -121,6 +131,8 @@ class State:
     closed: bool = False
     locals: list[dict[str, Slot | None]] = field(default_factory=list)
     _seen: tuple[dict[str, Variable], dict[str, Variable]] | None = None
+    #: Shared by all copies: each slot's contract form, made once. Holds the slot, so that its id stays its own.
+    _made: dict[tuple[str, int], tuple[Slot, Variable]] = field(default_factory=dict)
 
     def copy(self) -> State:
         """A fork of the shell."""
@@ -135,6 +147,7 @@ class State:
             self.closed,
             [dict(frame) for frame in self.locals],
             self._seen,
+            self._made,
         )
 
     def adopt(self, other: State) -> None:
@@ -151,6 +164,14 @@ class State:
     def get(self, name: str) -> Slot | None:
         """The variable as the script left it; None when the script never touched it."""
         return self.variables.get(name)
+
+    def separators(self) -> str:
+        """The characters that unquoted expansions are split at."""
+        slot = self.variables.get("IFS")
+        if slot is None or slot.kind is not Kind.TEXT:
+            return " \t\n"
+        found = known(slot.text)
+        return " \t\n" if found is None else found[:16]
 
     def put(self, name: str, slot: Slot) -> None:
         """Set a variable; it stays exported when it was."""
@@ -178,15 +199,20 @@ class State:
             everything: dict[str, Variable] = {}
             for name, slot in self.variables.items():
                 if slot.is_set:
-                    everything[name] = Variable(
-                        name, slot.value(), slot.place.span, slot.spelling(), slot.exported, slot.condition
-                    )
+                    made = self._made.get((name, id(slot)))
+                    if made is None:
+                        made = self._made[(name, id(slot))] = (slot, _variable(name, slot))
+                    everything[name] = made[1]
             self._seen = ({n: v for n, v in everything.items() if v.exported}, everything)
         return self._seen
 
     def outside(self, name: str, place: Place, spelling: str) -> Slot:
         """A variable the script never set, as something that comes from outside."""
         return Slot(Kind.TEXT, place, hole(f"${name} comes from outside", place, spelling, many=True))
+
+
+def _variable(name: str, slot: Slot) -> Variable:
+    return Variable(name, slot.value(), slot.place.span, slot.spelling(), slot.exported, slot.condition)
 
 
 def text_slot(text: Text, place: Place) -> Slot:
@@ -255,7 +281,12 @@ def _join_slots(name: str, slots: Sequence[Slot | None], condition: str, *, clos
     if kinds == {Kind.MAP}:
         keys = dict.fromkeys(key for slot in filled for key, _ in slot.pairs)
         pairs = tuple(
-            (key, join_texts([dict(slot.pairs).get(key, ()) for slot in filled], sample.place, f"${{{name}[{key}]}}"))
+            (
+                key,
+                join_texts(
+                    [dict(slot.pairs).get(key, ()) for slot in filled], sample.place, f"${{{name}[{key}]}}"
+                ),
+            )
             for key in keys
         )
         return Slot(Kind.MAP, sample.place, pairs=pairs, exported=exported, condition=changed)

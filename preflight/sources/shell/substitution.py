@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from preflight.sources.shell import arithmetic, expand, files, filters
 from preflight.sources.shell.document import Document, Hole, Lit, Place, Text
 from preflight.sources.shell.machine import DEEPEST, Machine
-from preflight.sources.shell.state import State
+from preflight.sources.shell.state import Positional, State
 from preflight.sources.shell.symbols import Symbol
 from preflight.sources.shell.text import Field, hole, known, literal, mapped, options, reasons, strings
 
@@ -24,18 +24,21 @@ _RESOLVERS = frozenset(("getent", "host", "dig", "nslookup", "ping"))
 
 def output(machine: Machine, state: State, document: Document, node: Node) -> Text:
     """What a command substitution gives, without its last newlines."""
-    place = document.at(node)
-    spelling = document.of(node).strip()
+    start = document.start_of(node)
+    place = document.place(start, node.end_byte)
+    spelling = document.text[start : node.end_byte]
     reader = _Reader(machine, document, place, spelling)
     if machine.depth >= DEEPEST:
         return hole("it is nested too deeply to follow", place, spelling)
     machine.depth += 1
     try:
-        found = reader.sequence(state.copy(), [child for child in node.named_children if child.type != "comment"])
+        found = reader.sequence(
+            state.copy(), [child for child in node.named_children if child.type != "comment"]
+        )
     finally:
         machine.depth -= 1
     if found is None:
-        return reader.unknown(document.of(node).strip("$()` \t\n"))
+        return reader.unknown(spelling.strip("$()` \t\n"))
     if options(found) is not None and any(not isinstance(piece, Lit) for piece in found):
         return mapped(found, lambda item: item.rstrip("\n"), place, spelling)
     return _stripped(found)
@@ -223,8 +226,11 @@ class _Reader:
         name = fields[0].known
         if name is None:
             return None
-        name = name.rpartition("/")[2]
         arguments = fields[1:]
+        function = state.functions.get(name)
+        if function is not None:
+            return self.function(state, name, arguments, *function)
+        name = name.rpartition("/")[2]
         if name in ("echo",):
             return self.echo(arguments)
         if name in ("cd", "pushd", "export", "set", "module", "source", ".", "true", ":", "shift"):
@@ -274,6 +280,25 @@ class _Reader:
             return None if content is None else self.filter(state, content, [fields[0], *arguments[:-1]])
         return None
 
+    def function(
+        self, state: State, name: str, arguments: Sequence[Field], document: Document, body: Node
+    ) -> Text | None:
+        """What a function of the script prints."""
+        if self.machine.calling.count(name) >= 2 or self.machine.depth >= DEEPEST - 2:
+            return None
+        inside = state.copy()
+        inside.positional = Positional(tuple(arguments), name)
+        inside.locals.append({})
+        self.machine.calling.append(name)
+        self.machine.depth += 1
+        outer, self.document = self.document, document
+        try:
+            return self.sequence(inside, [each for each in body.named_children if each.type != "comment"])
+        finally:
+            self.document = outer
+            self.machine.depth -= 1
+            self.machine.calling.pop()
+
     def echo(self, arguments: Sequence[Field]) -> Text:
         rest = list(arguments)
         while rest and rest[0].known in ("-n", "-e", "-ne", "-en", "-E"):
@@ -301,8 +326,13 @@ class _Reader:
 
     def srun(self, state: State, arguments: Sequence[Field]) -> Text | None:
         """`srun -N1 -n1 -w "$head" hostname --ip-address`: the head's name or address."""
-        at = next((n for n, item in enumerate(arguments) if (item.known or "").rpartition("/")[2] == "hostname"), None)
-        options_text = " ".join(reasons(item.text) if item.known is None else item.known for item in arguments[:at])
+        at = next(
+            (n for n, item in enumerate(arguments) if (item.known or "").rpartition("/")[2] == "hostname"),
+            None,
+        )
+        options_text = " ".join(
+            reasons(item.text) if item.known is None else item.known for item in arguments[:at]
+        )
         one = re.search(r"(^| )(-w|--nodelist|-N ?1\b|--nodes[= ]1\b|-n ?1\b|--ntasks[= ]1\b)", options_text)
         text = " ".join(item.known or "" for item in arguments)
         if at is None:

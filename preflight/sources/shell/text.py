@@ -193,8 +193,9 @@ def at_site(text: Text, place: Place, spelling: str) -> Text:
     return tuple(moved)
 
 
-def split_fields(parts: Iterable[Part], node: Place) -> list[Field]:
-    """The words that the parts of one written word come to."""
+def split_fields(parts: Iterable[Part], node: Place, separators: str = " \t\n") -> list[Field]:
+    """The words that the parts of one written word come to; `separators` is the shell's IFS."""
+    word = _WORD if separators == " \t\n" else _word_between(separators)
     fields: list[Field] = []
     current: list[Piece] = []
     started = False
@@ -223,7 +224,7 @@ def split_fields(parts: Iterable[Part], node: Place) -> list[Field]:
             if not piece.text:
                 continue
             end = 0
-            for match in _WORD.finditer(piece.text):
+            for match in word.finditer(piece.text):
                 if match.start() > end:
                     finish()
                 started = True
@@ -245,6 +246,10 @@ def split_fields(parts: Iterable[Part], node: Place) -> list[Field]:
                 many = True
     finish()
     return fields
+
+
+def _word_between(separators: str) -> re.Pattern[str]:
+    return re.compile(f"[^{re.escape(separators)}]+") if separators else re.compile(".+", re.DOTALL)
 
 
 def _blurred(piece: Alt, found: list[str] | None) -> Hole:
@@ -293,7 +298,9 @@ def join_texts(texts: Sequence[Text], place: Place, spelling: str) -> Text:
         merged = hole(f"one of more than {MOST_ALTERNATIVES} values", place, spelling, many=True)
     elif head == tail == 0 and all(len(item) == 1 and isinstance(item[0], Hole) for item in unique):
         why = ", or ".join(dict.fromkeys(reasons(item) for item in unique))
-        merged = hole(why, place, spelling, many=any(isinstance(p, Hole) and p.many for i in unique for p in i))
+        merged = hole(
+            why, place, spelling, many=any(isinstance(p, Hole) and p.many for i in unique for p in i)
+        )
     else:
         merged = (Alt(tuple(unique), place, spelling),)
     return first[:head] + merged + (first[len(first) - tail :] if tail else ())
