@@ -31,7 +31,7 @@ class LocalExecutor:
         try:
             channel = PipeChannel(
                 command,
-                description=f"a process on this machine for {node.name}",
+                description=f"the agent's process for {node.name} on this machine",
                 environment={**os.environ, **self.environment},
             )
         except OSError as error:

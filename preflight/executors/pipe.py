@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import secrets
 import signal
 import socket
@@ -34,6 +33,11 @@ def new_nonce() -> str:
     return f"preflight-{secrets.token_hex(12)}"
 
 
+def _end_with_us() -> None:
+    # SIGTERM, because the process may be an agent's guardian, which then ends what is below it.
+    process.die_with_parent(signal.SIGTERM)
+
+
 class PipeChannel:
     """The streams of one child process. It dies with this process, even when that is killed."""
 
@@ -53,7 +57,7 @@ class PipeChannel:
                 stderr=their_errors.fileno(),
                 env=None if environment is None else dict(environment),
                 start_new_session=True,
-                preexec_fn=process.die_with_parent,
+                preexec_fn=_end_with_us,
             )
         except BaseException:
             self._stream.close()
@@ -134,16 +138,17 @@ class PipeChannel:
             with contextlib.suppress(OSError):
                 self._stream.shutdown(socket.SHUT_WR)
             if await self.exit_code(CLOSE_S) is None:
-                self._process.kill()
-                await self.exit_code(CLOSE_S)
+                self._process.terminate()
+                if await self.exit_code(CLOSE_S) is None:
+                    self._process.kill()
+                    await self.exit_code(CLOSE_S)
             asyncio.get_running_loop().remove_reader(self._errors.fileno())
             self._stream.close()
             self._errors.close()
 
     def abandon(self) -> None:
-        """Kill the transport at once, for owners that cannot wait."""
-        with contextlib.suppress(OSError):
-            os.kill(self._process.pid, signal.SIGKILL)
+        """End the transport at once, without waiting for the agent to see the end of its stream."""
+        self._process.terminate()
 
 
 async def start_agent(

@@ -8,12 +8,13 @@ each ends the other's leftovers, so neither's death leaves a process behind.
 from __future__ import annotations
 
 import os
+import select
 import selectors
 import signal
 import socket
 import sys
 import time
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, NoReturn, Optional
 
 from preflight.node import bootstrap, process, running
 from preflight.node.child import STACKS_SIGNAL
@@ -52,46 +53,58 @@ def main(bundle: bytes, fd_in: int, fd_out: int, *, nonce: str) -> None:
     if not process.adopt_orphans():
         notes.append("the kernel has no subreaper: a process that detaches itself may outlive preflight")
     guardian = os.getpid()
+    pulse_in, pulse_out = os.pipe()
     pid = os.fork()
     if pid:
-        os.close(fd_in)
-        os.close(fd_out)
-        _guard(pid)
+        for fd in (fd_in, fd_out, pulse_out):
+            os.close(fd)
+        _guard(pulse_in)
+    os.close(pulse_in)
+    # A session of its own, so that a signal to the guardian's group does not take both at once.
     os.setsid()
     process.adopt_orphans()
-    agent = Agent(bundle, fd_in, fd_out, nonce, notes)
+    agent = Agent(bundle, fd_in, fd_out, nonce, notes, pulse_out)
     process.die_with_parent(signal.SIGTERM)
     if os.getppid() == guardian:
         agent.run()
     os._exit(0)
 
 
-def _guard(agent: int) -> None:
-    """Wait for the agent's end, then end what it left behind."""
-    code = 1
-    while True:
-        try:
-            pid, status = os.waitpid(-1, 0)
-        except InterruptedError:
-            continue
-        except ChildProcessError:
-            break
-        if pid == agent:
-            code = abs(process.exit_code(status))
-            break
+def _guard(pulse: int) -> NoReturn:
+    """Wait until the agent is dead, or stopped or stuck for as long as a lease; then end all that is below."""
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, lambda *_: _finish("the guardian was told to end"))
+    silences = 0
+    # Two halves, because a machine that slept wakes with the first one over and the pulse still unread.
+    while silences < 2:
+        ready, _, _ = select.select([pulse], [], [], LEASE_S / 2)
+        silences = 0 if ready else silences + 1
+        if ready and not os.read(pulse, _CHUNK):
+            _finish("the agent was killed")
+    _finish("the agent was stopped or stuck for %.0f s" % LEASE_S)
+
+
+def _finish(why: str) -> NoReturn:
+    try:
+        os.write(2, ("preflight: %s\n" % why).encode())
+    except OSError:
+        pass
     process.end_descendants(5.0)
-    os._exit(code)
+    os._exit(0)
 
 
 class Agent:
     """The loop. Frames come in on `fd_in` and go out on `fd_out`; children's pipes are in between."""
 
-    def __init__(self, bundle: bytes, fd_in: int, fd_out: int, nonce: str, notes: List[str]) -> None:
+    def __init__(
+        self, bundle: bytes, fd_in: int, fd_out: int, nonce: str, notes: List[str], pulse: int
+    ) -> None:
         self._bundle = bundle
         self._in = fd_in
         self._out = fd_out
         self._nonce = nonce
         self._notes = notes
+        self._pulse = pulse
         self._reader = FrameReader()
         self._outgoing = bytearray()
         self._children: Dict[int, Running] = {}
@@ -103,7 +116,7 @@ class Agent:
     def run(self) -> None:
         """Serve until the head is gone, then end every descendant."""
         self._install_signals()
-        for fd in (self._in, self._out):
+        for fd in (self._in, self._out, self._pulse):
             os.set_blocking(fd, False)
         self._selector.register(self._in, selectors.EVENT_READ, self._hear)
         self._send(self._introduction())
@@ -140,6 +153,10 @@ class Agent:
         return Ready(PROTOCOL, host, os.getpid(), version, sys.executable or "", boot_id, user, self._notes)
 
     def _step(self) -> None:
+        try:
+            os.write(self._pulse, b".")
+        except OSError:
+            pass
         for key, _ in self._selector.select(self._patience()):
             # An earlier callback of this round may have closed it, and its number may be another's by now.
             if self._selector.get_map().get(key.fd) is key:

@@ -1,0 +1,1 @@
+"""Shipped to agents under test, as a plugin's probes are."""

@@ -1,0 +1,70 @@
+"""Frames: what goes in comes out, however the stream is cut, and garbage is refused."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from preflight.node.wire import (
+    LARGEST_FRAME_BYTES,
+    Ask,
+    Beat,
+    Cancel,
+    Context,
+    Done,
+    Event,
+    Failed,
+    FrameReader,
+    ProbeUnavailable,
+    Ready,
+    Signal,
+    WireError,
+    decode,
+    encode,
+)
+
+CONTEXT = Context("python", ["apptainer", "exec", "i.sif"], "/w", {"A": "ä"}, ["module load x"], "run.sh:3")
+MESSAGES = [
+    Ask(1, "a.b:c", {"x": [1, None, "ö"]}, 2.5),
+    Ask(2, "a.b:c", {}, 1.0, CONTEXT),
+    Cancel(1),
+    Signal(1),
+    Beat(1.5, 2.5, 3.5),
+    Ready(1, "host", 2, "3.8.1", "/usr/bin/python3", "boot", "me", ["note"]),
+    Event(1, 2.0, "child", {"phase": "init"}),
+    Done(1, {"deep": [{"er": 1.5}]}),
+    Failed(1, "timeout", "why", "detail", -9),
+]
+
+
+@given(st.integers(min_value=1, max_value=40))
+def test_messages_survive_any_cut_of_the_stream(size: int) -> None:
+    stream = b"".join(encode(message) for message in MESSAGES)
+    reader = FrameReader()
+    seen = [m for i in range(0, len(stream), size) for m in reader.feed(stream[i : i + size])]
+    assert seen == MESSAGES
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"[]", b"1", b'{"type":"eval"}', b'{"type":"beat","more":1}', b"\xff", b'{"type":["beat"]}'],
+)
+def test_what_is_no_message_is_refused(body: bytes) -> None:
+    with pytest.raises(WireError):
+        decode(body)
+
+
+def test_an_absurd_length_is_refused_before_it_is_waited_for() -> None:
+    with pytest.raises(WireError, match="is announced"):
+        list(FrameReader().feed(b"ssh: bad"))
+
+
+def test_a_message_too_large_is_refused_by_its_sender() -> None:
+    with pytest.raises(WireError, match="larger"):
+        encode(Done(1, "x" * (LARGEST_FRAME_BYTES + 1)))
+
+
+def test_unavailability_has_a_known_kind() -> None:
+    with pytest.raises(ValueError, match="weather"):
+        ProbeUnavailable("weather", "rain")
