@@ -38,6 +38,7 @@ class DirectoryTree:
         self.largest_bytes = largest_bytes
         self._real_root = os.path.realpath(root)
         self._read: dict[str, SourceFile | Note] = {}
+        self._there: dict[str, bool] = {}
 
     def read(self, path: str) -> SourceFile | Note:
         """The file at `path` (relative to the root), or a note that says why it cannot be had."""
@@ -60,6 +61,16 @@ class DirectoryTree:
         return _resolve(inside, relative_to, self._exists)
 
     def _exists(self, path: str) -> bool:
+        known = self._there.get(path)
+        if known is None:
+            known = self._there[path] = self._look(path)
+        return known
+
+    def _look(self, path: str) -> bool:
+        above = posixpath.dirname(path)
+        # Of a directory that is not there nothing needs to be looked for; imports ask for many such files.
+        if above and above != path and not self._exists(above):
+            return False
         try:
             return self._is_inside(os.path.realpath(self._at(path), strict=True))
         except (OSError, ValueError):
@@ -73,9 +84,10 @@ class DirectoryTree:
 
     def _load(self, path: str) -> SourceFile | Note:
         try:
-            if not self._is_inside(os.path.realpath(self._at(path))):
+            # Not strictly, so that a link out of the root is called that also where it leads to nothing.
+            real = os.path.realpath(self._at(path))
+            if not self._is_inside(real):
                 return _outside(path)
-            real = os.path.realpath(self._at(path), strict=True)
             content = self._content(path, real)
         except ValueError as error:
             return note_at(path, NoteKind.UNREADABLE, f"{path!r} cannot be the name of a file: {error}")
@@ -86,6 +98,9 @@ class DirectoryTree:
     def _content(self, path: str, real: str) -> bytes | Note:
         # Looked at before it is opened: opening a device can already do something.
         before = Path(real).lstat()
+        if stat.S_ISLNK(before.st_mode):
+            # All links were followed; one that is left over is part of a circle.
+            return _loop(path)
         if not stat.S_ISREG(before.st_mode):
             return _not_regular(path, before.st_mode)
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
@@ -197,6 +212,10 @@ def _missing(path: str) -> Note:
     return note_at(path, NoteKind.MISSING, f"{path} does not exist")
 
 
+def _loop(path: str) -> Note:
+    return note_at(path, NoteKind.UNREADABLE, f"{path} is a symbolic link that leads back to itself")
+
+
 def _outside(path: str) -> Note:
     message = f"{path} leads outside the directory being looked at and is not followed; copy the file into it"
     return note_at(path, NoteKind.OUTSIDE, message)
@@ -219,6 +238,6 @@ def _from_os_error(path: str, error: OSError) -> Note:
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
         return _missing(path)
     if error.errno == errno.ELOOP:
-        return note_at(path, NoteKind.UNREADABLE, f"{path} is a symbolic link that leads back to itself")
+        return _loop(path)
     reason = error.strerror or type(error).__name__
     return note_at(path, NoteKind.UNREADABLE, f"{path} cannot be read: {reason}")

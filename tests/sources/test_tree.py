@@ -106,8 +106,10 @@ def test_a_root_with_a_similar_name_is_outside(root: Path) -> None:
 def test_a_loop_of_links(root: Path) -> None:
     (root / "a").symlink_to("b")
     (root / "b").symlink_to("a")
-    note = _note(DirectoryTree(root).read("a"))
-    assert note.kind is NoteKind.UNREADABLE and "back to itself" in note.message
+    (root / "d").symlink_to("d")
+    for path in ("a", "d/run.sh"):
+        note = _note(DirectoryTree(root).read(path))
+        assert note.kind is NoteKind.UNREADABLE and "back to itself" in note.message
 
 
 def test_ten_megabytes_are_too_many(root: Path) -> None:

@@ -10,15 +10,35 @@ import ast
 from dataclasses import dataclass, field
 
 #: Nodes that open a scope of their own.
-SCOPES = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+SCOPES: tuple[type[ast.AST], ...] = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_LEAVES = frozenset((ast.Constant, ast.Pass, ast.Break, ast.Continue))
+_BINDING: frozenset[type[ast.AST]] = frozenset(
+    (
+        ast.Assign,
+        ast.AnnAssign,
+        ast.NamedExpr,
+        ast.Import,
+        ast.ImportFrom,
+        ast.FunctionDef,
+        ast.AsyncFunctionDef,
+        ast.ClassDef,
+        ast.arg,
+        ast.Global,
+        ast.Nonlocal,
+        ast.Name,
+        ast.ExceptHandler,
+        ast.MatchAs,
+        ast.MatchStar,
+    )
+)
 _SKIPPED = (ast.expr_context, ast.operator, ast.boolop, ast.unaryop, ast.cmpop)
 
 
 @dataclass(slots=True)
 class Bindings:
-    """The walked tree: nodes in source order, their parents and scopes, and what names are bound to."""
+    """The walked tree: nodes of each kind in source order, their parents and scopes, and what names are bound to."""
 
-    nodes: list[ast.AST] = field(default_factory=list)
+    by_kind: dict[type[ast.AST], list[ast.AST]] = field(default_factory=dict)
     parents: dict[int, ast.AST] = field(default_factory=dict)
     scopes: dict[int, ast.AST] = field(default_factory=dict)
     imports: dict[str, str] = field(default_factory=dict)
@@ -32,11 +52,22 @@ def walk(module: ast.Module) -> Bindings:
     stack: list[tuple[ast.AST, ast.AST]] = [(module, module)]
     while stack:
         node, scope = stack.pop()
-        found.nodes.append(node)
+        kind = type(node)
+        found.by_kind.setdefault(kind, []).append(node)
         found.scopes[id(node)] = scope
-        _bind(found, node, scope, module)
-        inner = node if isinstance(node, SCOPES) else scope
-        for child in reversed(list(ast.iter_child_nodes(node))):
+        if kind in _BINDING:
+            _bind(found, node, scope, module)
+        elif kind in _LEAVES:
+            continue
+        inner = node if kind in SCOPES else scope
+        children: list[ast.AST] = []
+        for name in node._fields:
+            value = getattr(node, name, None)
+            if isinstance(value, list):
+                children += [item for item in value if isinstance(item, ast.AST)]
+            elif isinstance(value, ast.AST):
+                children.append(value)
+        for child in reversed(children):
             if not isinstance(child, _SKIPPED):
                 found.parents[id(child)] = node
                 stack.append((child, inner))
@@ -44,6 +75,9 @@ def walk(module: ast.Module) -> Bindings:
 
 
 def _bind(found: Bindings, node: ast.AST, scope: ast.AST, module: ast.Module) -> None:
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+        return
+
     def bind(name: str, value: ast.expr | None, where: ast.AST = scope) -> None:
         found.bound.setdefault((id(where), name), []).append(value)
 

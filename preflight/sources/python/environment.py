@@ -23,13 +23,12 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}", re.ASCII)
 
 def claims(module: Module) -> Iterator[Claim]:
     """All claims about `os.environ`."""
-    for node in module.nodes():
-        if isinstance(node, ast.Assign):
-            for target in node.targets:
-                if isinstance(target, ast.Subscript) and module.name(target.value) == _ENVIRON:
-                    yield from _assigned(module, target.slice, node.value, node)
-        elif isinstance(node, ast.Call):
-            yield from _called(module, node)
+    for node in module.nodes(ast.Assign):
+        for target in node.targets:
+            if isinstance(target, ast.Subscript) and module.name(target.value) == _ENVIRON:
+                yield from _assigned(module, target.slice, node.value, node)
+    for call in module.calls:
+        yield from _called(module, call)
 
 
 def _called(module: Module, call: ast.Call) -> Iterator[Claim]:

@@ -67,9 +67,8 @@ def references(module: Module, role: str) -> Iterator[Reference]:
     if not next_role:
         return
     seen: set[str] = {module.file.path}
-    for node in module.nodes():
-        if not isinstance(node, (ast.Import, ast.ImportFrom)):
-            continue
+    statements: list[ast.Import | ast.ImportFrom] = [*module.nodes(ast.Import), *module.nodes(ast.ImportFrom)]
+    for node in sorted(statements, key=lambda statement: statement.lineno):
         for candidates in _candidates(node, module.file.path):
             target = _first_file(module, candidates)
             if target is not None and target not in seen:

@@ -54,9 +54,9 @@ def claims(module: Module) -> Iterator[Claim]:
             yield module.claim("set_epoch_called", True, call)
         else:
             yield from _data(module, call)
-    for node in module.nodes():
-        if isinstance(node, (ast.For, ast.AsyncFor)):
-            yield from _epochs(module, node)
+    loops: list[ast.For | ast.AsyncFor] = [*module.nodes(ast.For), *module.nodes(ast.AsyncFor)]
+    for loop in loops:
+        yield from _epochs(module, loop)
 
 
 def _sampler(module: Module, call: ast.Call, short: str) -> Iterator[Claim]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from preflight.job import Claim, Known, OneOf, Relation, Scope, Span, Strength, Unresolved, Value, join, lift
 from preflight.job.value import Plain
@@ -32,6 +32,9 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 }
 
 
+_Node = TypeVar("_Node", bound=ast.AST)
+
+
 class Module:
     """One parsed script.
 
@@ -50,12 +53,12 @@ class Module:
         self._walked = bindings.walk(tree)
         self.tree = tree
         self._folded: dict[int, Value] = {}
-        self.calls = [node for node in self._walked.nodes if isinstance(node, ast.Call)]
+        self.calls = self.nodes(ast.Call)
         self._called = {id(call): self._name_called(call) for call in self.calls}
 
-    def nodes(self) -> Iterator[ast.AST]:
-        """Every node, in source order."""
-        return iter(self._walked.nodes)
+    def nodes(self, *kinds: type[_Node]) -> list[_Node]:
+        """Every node of these kinds, those of one kind in source order."""
+        return [node for kind in kinds for node in self._walked.by_kind.get(kind, ()) if isinstance(node, kind)]
 
     def parent(self, node: ast.AST) -> ast.AST | None:
         """The node this one stands in."""

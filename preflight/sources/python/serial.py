@@ -35,15 +35,19 @@ _QUICK = {"map", "re.compile", "compile", "torch.compile", "ast.compile", "regex
 
 def claims(module: Module) -> Iterator[Claim]:
     """All claims about serial work."""
-    blocks = _Blocks(module)
-    for node in module.nodes():
-        if isinstance(node, ast.If) and _on_first_rank(module, node.test) and blocks.wait_later(node):
+    blocks_with: list[ast.With | ast.AsyncWith] = [*module.nodes(ast.With), *module.nodes(ast.AsyncWith)]
+    for block in blocks_with:
+        contexts = [item.context_expr for item in block.items if isinstance(item.context_expr, ast.Call)]
+        if any(last(module.called(context)) in _CONTEXTS for context in contexts):
+            yield from _long_calls(module, block.body)
+    barriers = [call for call in module.calls if last(module.called(call)) in _BARRIERS]
+    if not barriers:
+        return
+    blocks = _Blocks(module, barriers)
+    for node in module.nodes(ast.If):
+        if _on_first_rank(module, node.test) and blocks.wait_later(node):
             yield from _long_calls(module, node.body)
-        elif isinstance(node, (ast.With, ast.AsyncWith)):
-            contexts = [item.context_expr for item in node.items if isinstance(item.context_expr, ast.Call)]
-            if any(last(module.called(context)) in _CONTEXTS for context in contexts):
-                yield from _long_calls(module, node.body)
-        elif isinstance(node, ast.If) and _on_other_ranks(module, node.test) and blocks.hold(node.body):
+        elif _on_other_ranks(module, node.test) and blocks.hold(node.body):
             yield from _long_calls(module, blocks.until_released(node))
 
 
@@ -101,18 +105,19 @@ def _end(expression: ast.expr) -> str:
 class _Blocks:
     """Which statements hold a barrier, and what follows which; worked out once, so that the whole stays linear."""
 
-    def __init__(self, module: Module) -> None:
+    def __init__(self, module: Module, barriers: list[ast.Call]) -> None:
         self._module = module
         self._holding: set[int] = set()
         self._places: dict[int, tuple[list[ast.stmt], int]] = {}
         self._last_barrier: dict[int, int] = {}
-        for call in module.calls:
-            if last(module.called(call)) in _BARRIERS:
-                self._climb(call)
-        for node in module.nodes():
+        for call in barriers:
+            self._climb(call)
+        for branch in module.nodes(ast.If):
+            # Only the blocks that hold an `if` are asked for.
+            parent = module.parent(branch)
             for block in ("body", "orelse", "finalbody"):
-                statements = getattr(node, block, None)
-                if isinstance(statements, list):
+                statements = getattr(parent, block, None)
+                if isinstance(statements, list) and statements and id(statements[0]) not in self._places:
                     self._place(statements)
 
     def _climb(self, node: ast.AST) -> None:
