@@ -186,7 +186,7 @@ def _named(run: _Run, blamed: Culprit) -> Verdict:
 
 def _observed(run: _Run, blamed: Culprit) -> str:
     phase = f"after phase {blamed.phase}" if blamed.phase else "before its first phase"
-    return f"{blamed.kind} {phase}, while {blamed.doing}" if blamed.doing else f"{blamed.kind} {phase}"
+    return f"{blamed.kind} {phase}, during {blamed.doing}" if blamed.doing else f"{blamed.kind} {phase}"
 
 
 def _details(run: _Run, blamed: Culprit) -> Iterator[Evidence]:
