@@ -202,7 +202,7 @@ def _first_dead(found: Views, now_s: float, limits: Limits) -> Culprit | None:
             found, view, "stuck", view.changed_at, f"did not come to an end: {failure.reason} ({doing})"
         )
     how = _ending(failure.exit_code) if failure.exit_code is not None else f"failed: {failure.reason}"
-    return _blame(found, view, "dead", view.ended_at, f"{how} while {doing}")
+    return _blame(found, view, "dead", view.ended_at, f"{how} during {doing}")
 
 
 def _ending(code: int) -> str:
@@ -226,7 +226,7 @@ def _stopped(found: Views, now_s: float, limits: Limits) -> Culprit | None:
     for view in _by_time(found, lambda v: v.state_at if v.alive and v.state == "T" else None):
         if now_s - view.state_at >= limits.stopped_s:
             how = f"process {view.state_pid} is in state T: SIGSTOP, a debugger or job control"
-            text = f"is stopped while {_doing(view)} ({how})"
+            text = f"is stopped during {_doing(view)} ({how})"
             return _blame(found, view, "stopped", view.state_at, text)
     return None
 
@@ -246,7 +246,7 @@ def _silent(found: Views, now_s: float, limits: Limits) -> Culprit | None:
         )
         if not heard and quiet_s < limits.loading_s:
             continue
-        text = f"has not been heard for {quiet_s:.1f} s while {_doing(view)}: its process or its node stands still"
+        text = f"has not been heard for {quiet_s:.1f} s during {_doing(view)}: its process or its node stands still"
         return _blame(found, view, "stopped", view.heard_at, text)
     return None
 
@@ -264,7 +264,7 @@ def _only_consequences(found: Views, now_s: float, limits: Limits) -> Culprit | 
         return None
     view = min(ended, key=lambda v: (v.ended_at, v.rank))
     assert view.failure is not None
-    text = f"lost its connection while {_doing(view)}, though no rank died before it: {view.failure.reason}"
+    text = f"lost its connection during {_doing(view)}, though no rank died before it: {view.failure.reason}"
     return _blame(found, view, "dead", view.ended_at, text)
 
 
@@ -324,7 +324,7 @@ def _frozen(found: Views, now_s: float, limits: Limits) -> Culprit | None:
     frozen_s = now_s - view.changed_at
     state = ", its process uninterruptible (state D: disk or driver)" if view.state == "D" else ""
     if not view.inside:
-        text = f"has not moved for {frozen_s:.1f} s while {_doing(view)}{state}"
+        text = f"has not moved for {frozen_s:.1f} s during {_doing(view)}{state}"
         waiters = [v for v in running.values() if v.inside > view.entered]
         if waiters:
             text += f"; it did not enter collective {view.entered + 1}, in which {_ranks(waiters)} wait"
@@ -366,7 +366,7 @@ def _deadlock(
         return None
     first = min(over, key=lambda v: (v.entered, v.changed_at, v.rank))
     names = ", ".join(map(str, _awaited(first, found)))
-    text = f"waits for {names} while {_doing(first)}, and those wait too: nobody can be named with certainty"
+    text = f"waits for {names} during {_doing(first)}, and those wait too: nobody can be named with certainty"
     return _blame(found, first, "stuck", first.changed_at, text)
 
 

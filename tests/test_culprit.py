@@ -1,0 +1,243 @@
+"""Who is to blame, from synthetic events: no process, no clock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from preflight.culprit import Culprit, Member, culprit, decision_time
+from preflight.recording import EventRecord, FactRecord, Unavailable
+from preflight.request import Request
+from reference_trainer import phases
+
+
+class Story:
+    """What ranks said, told in order. Rank r runs on node r."""
+
+    def __init__(self, world_size: int) -> None:
+        self.requests = [Request("m:f", f"node{r}", {"rank": r}, group="g") for r in range(world_size)]
+        self.events: list[EventRecord] = []
+        self.records: list[FactRecord] = []
+
+    def say(self, rank: int, at_s: float, event: str, **data: Any) -> None:
+        self._add(rank, at_s, "child", {"event": event, **data})
+
+    def agent(self, rank: int, at_s: float, **data: Any) -> None:
+        self._add(rank, at_s, "agent", data)
+
+    def phase(self, rank: int, at_s: float, name: str) -> None:
+        self.say(rank, at_s, phases.PHASE, phase=name)
+
+    def collective(self, rank: int, at_s: float, number: int, *, took: float | None = None) -> None:
+        """Enter a collective, and leave it `took` seconds later."""
+        self.say(rank, at_s, phases.ENTERING, what=f"sum {number}", waiting_for=[], collective=number)
+        if took is not None:
+            self.say(rank, at_s + took, phases.LEFT, what=f"sum {number}", collective=number, seconds=took)
+
+    def beats(self, rank: int, start_s: float, end_s: float) -> None:
+        at_s = start_s
+        while at_s <= end_s:
+            self.say(rank, at_s, phases.BEAT, progress=0)
+            at_s += 0.5
+
+    def training(self, *, until_s: float, quiet: tuple[int, ...] = ()) -> None:
+        """Everybody is past the first sum at 5 s; all but the quiet ones beat until `until_s`."""
+        for rank in range(len(self.requests)):
+            self.phase(rank, 0.2, phases.STARTED)
+            self.phase(rank, 4.0, phases.GROUP)
+            self.collective(rank, 4.5, 1, took=0.1)
+            self.beats(rank, 0.5, 5.0 if rank in quiet else until_s)
+
+    def ends(self, rank: int, at_s: float, kind: str, reason: str = "why", code: int | None = None) -> None:
+        why = Unavailable(kind, reason, "", code)
+        self.records.append(FactRecord(self.requests[rank], None, why, 0.0, at_s))
+
+    def finishes(self, rank: int, at_s: float) -> None:
+        self.records.append(FactRecord(self.requests[rank], {}, None, 0.0, at_s))
+
+    def blame(self, now_s: float) -> Culprit | None:
+        members = [Member(r, q.node, q.key) for r, q in enumerate(self.requests)]
+        return culprit(members, self.events, self.records, now_s=now_s)
+
+    def _add(self, rank: int, at_s: float, origin: str, data: dict[str, Any]) -> None:
+        request = self.requests[rank]
+        self.events.append(EventRecord(request.key, request.node, at_s, origin, data))
+
+
+def named(found: Culprit | None) -> tuple[int | None, str]:
+    assert found is not None
+    return found.rank, found.kind
+
+
+def test_healthy_ranks_blame_nobody_at_any_time() -> None:
+    story = Story(3)
+    story.training(until_s=9.0)
+    for rank in range(3):
+        for number in range(2, 9):
+            story.collective(rank, 3.0 + number, number, took=0.2 + rank / 10)
+        story.finishes(rank, 11.5)
+    assert [story.blame(tenth / 10) for tenth in range(150)] == [None] * 150
+
+
+def test_the_first_death_counts_not_its_consequences_even_when_they_are_heard_before() -> None:
+    story = Story(3)
+    story.training(until_s=6.0)
+    story.say(0, 6.0, phases.PROBLEM, problem="failed", consequence=True)
+    story.ends(0, 6.0, "blocked", "connection closed by peer")
+    assert story.blame(6.1) is None
+    story.ends(2, 6.3, "crashed", "killed", -9)
+    found = story.blame(6.4)
+    assert named(found) == (2, "dead")
+    assert found is not None and found.node == "node2" and "SIGKILL" in found.because
+    assert found.waiting == (1,)
+
+
+def test_a_stop_is_named_within_five_seconds_and_a_short_one_never() -> None:
+    story = Story(3)
+    story.training(until_s=12.0, quiet=(1,))
+    story.agent(1, 5.2, state="T", pid=4711)
+    assert story.blame(5.9) is None
+    found = story.blame(6.3)
+    assert named(found) == (1, "stopped")
+    assert found is not None and "4711" in found.because
+    story.agent(1, 5.9, state="R", pid=4711)
+    story.beats(1, 6.0, 12.0)
+    assert story.blame(6.3) is None
+
+
+def test_silence_is_held_against_a_rank_only_when_others_are_heard() -> None:
+    story = Story(2)
+    story.training(until_s=20.0, quiet=(1,))
+    assert story.blame(7.9) is None
+    assert named(story.blame(8.2)) == (1, "stopped")
+    both = Story(2)
+    both.training(until_s=5.0)
+    assert both.blame(8.2) is None
+
+
+def test_a_rank_that_loads_libraries_may_be_silent() -> None:
+    story = Story(2)
+    for rank in range(2):
+        story.phase(rank, 0.2, phases.STARTED)
+        story.say(rank, 0.3, phases.ENTERING, what="import of torch", waiting_for=[], loading=True)
+    story.beats(0, 0.5, 30.0)
+    assert story.blame(20.0) is None
+
+
+def test_who_did_not_enter_the_collective_is_stuck() -> None:
+    story = Story(4)
+    story.training(until_s=30.0)
+    for rank in (0, 1, 3):
+        story.collective(rank, 5.0, 2)
+    assert story.blame(9.0) is None
+    found = story.blame(11.0)
+    assert named(found) == (2, "stuck")
+    assert found is not None and "did not enter collective 2" in found.because
+    assert found.waiting == (0, 1, 3)
+
+
+def test_slow_steps_are_given_five_times_the_longest_so_far() -> None:
+    story = Story(2)
+    story.training(until_s=40.0)
+    for rank in range(2):
+        story.collective(rank, 5.0, 2, took=3.0)
+    story.collective(0, 8.1, 3)
+    assert story.blame(22.0) is None
+    assert named(story.blame(24.0)) == (1, "stuck")
+
+
+def test_when_all_entered_and_none_left_no_rank_is_named() -> None:
+    story = Story(3)
+    story.training(until_s=30.0)
+    for rank in range(3):
+        story.collective(rank, 5.0 + rank / 10, 2)
+    found = story.blame(12.0)
+    assert named(found) == (None, "stuck")
+    assert found is not None and "all 3 ranks entered collective 2 (sum 2)" in found.because
+
+
+def test_a_rank_that_advertises_loopback_is_named_when_the_group_hangs() -> None:
+    story = Story(2)
+    for rank in range(2):
+        story.phase(rank, 0.2, phases.STARTED)
+        story.phase(rank, 2.0, phases.RENDEZVOUS)
+        details = {"hostname_resolves_to": "10.0.0.1" if rank == 0 else "127.0.1.1", "interface": ""}
+        story.say(rank, 2.1, phases.ENTERING, what="set-up of the group", collective=1, details=details)
+        story.beats(rank, 0.5, 15.0)
+    found = story.blame(12.0)
+    assert named(found) == (1, "endpoint")
+    assert found is not None and "127.0.1.1" in found.because
+
+
+def test_missing_ranks_are_named_at_the_join_deadline_or_when_their_agent_says_so() -> None:
+    story = Story(3)
+    for rank in (0, 1):
+        story.phase(rank, 0.2, phases.STARTED)
+        story.say(rank, 1.0, phases.ENTERING, what="all ranks to reach the store", waiting_for=[2])
+        story.beats(rank, 0.5, 40.0)
+    assert story.blame(29.0) is None
+    assert named(story.blame(30.1)) == (2, "missing")
+    story.ends(2, 0.7, "context", "`python3` is not there")
+    found = story.blame(0.8)
+    assert named(found) == (2, "missing")
+    assert found is not None and "`python3` is not there" in found.because
+
+
+def test_a_lost_node_is_told_from_a_dead_process() -> None:
+    story = Story(2)
+    story.training(until_s=6.0)
+    story.agent(1, 0.1, state="started", pid=5)
+    story.ends(1, 8.0, "unreachable", "its agent was silent for 3.0 s")
+    assert named(story.blame(8.1)) == (1, "lost-node")
+
+
+def dialling(results: dict[int, str]) -> Story:
+    story = Story(len(results))
+    story.phase(0, 0.2, phases.LISTENING)
+    for rank, result in results.items():
+        story.phase(rank, 0.2, phases.STARTED)
+        story.say(rank, 1.0, phases.DIAL, result=result, error="no", endpoint="a:1")
+        story.beats(rank, 0.5, 20.0)
+    return story
+
+
+def test_one_rank_that_cannot_dial_is_to_blame_itself() -> None:
+    story = dialling({0: "open", 1: "open", 2: "timed-out"})
+    assert story.blame(3.9) is None
+    assert named(story.blame(4.1)) == (2, "endpoint")
+
+
+def test_when_no_other_node_can_dial_the_master_is_to_blame() -> None:
+    assert named(dialling({0: "open", 1: "refused", 2: "refused"}).blame(4.1)) == (0, "endpoint")
+
+
+def test_an_address_that_does_not_lead_to_rank_0_is_laid_to_rank_0() -> None:
+    assert named(dialling({0: "timed-out", 1: "timed-out"}).blame(4.1)) == (0, "endpoint")
+
+
+def test_an_unresolvable_master_is_named_within_two_seconds() -> None:
+    found = dialling({0: "open", 1: "unresolved", 2: "open"}).blame(2.1)
+    assert named(found) == (1, "endpoint")
+
+
+def test_what_comes_after_the_decision_does_not_change_it() -> None:
+    story = Story(2)
+    story.training(until_s=30.0, quiet=(1,))
+    live = story.blame(8.2)
+    story._add(0, 8.2, "head", {"event": phases.DECIDED})
+    story.ends(0, 8.4, "crashed", "aftermath", -6)
+    assert decision_time(story.events, story.records) == 8.2
+    assert story.blame(decision_time(story.events, story.records)) == live
+
+
+def test_words_of_a_hostile_rank_do_not_crash_the_judge() -> None:
+    story = Story(2)
+    for data in (
+        {"phase": 7},
+        {"phase": "nonsense"},
+        {"collective": "x", "waiting_for": 3},
+        {"seconds": "nan"},
+    ):
+        for event in (phases.PHASE, phases.ENTERING, phases.LEFT, phases.BEAT, phases.DIAL, "unheard-of"):
+            story.say(0, 1.0, event, **data)
+    story.agent(1, 1.0, state=3, pid="x")
+    assert story.blame(100.0) is not None
