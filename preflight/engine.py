@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import functools
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from preflight.job import Job
-from preflight.judgement import STAGES, Check, Meta, Rule, Verdict
-from preflight.outcome import Confidence, Evidence, Finding, Location, Outcome, Severity, Status
+from preflight.judgement import PROFILES, STAGES, Check, Meta, Rule, Verdict
+from preflight.outcome import Confidence, Evidence, Finding, Outcome, Severity, Status
 from preflight.recording import Configuration, Facts, Fleet, Recording
-
-_PROFILES = ("gate", "default", "pedantic")
 
 
 def selected(meta: Meta, configuration: Configuration) -> bool:
@@ -24,24 +23,29 @@ def selected(meta: Meta, configuration: Configuration) -> bool:
         return False
     if configuration.select:
         return _matches(meta, configuration.select)
-    return _PROFILES.index(meta.profile) <= _PROFILES.index(configuration.profile)
+    return PROFILES.index(meta.profile) <= PROFILES.index(configuration.profile)
 
 
 def _matches(meta: Meta, names: Sequence[str]) -> bool:
-    return any(name == meta.name or (name and meta.id.startswith(name.upper())) for name in names)
+    return any(name.lower() == meta.name or name.upper() in (meta.id, meta.area) for name in names)
 
 
 def outcomes_of(recording: Recording, rules: Sequence[Rule], checks: Sequence[Check]) -> tuple[Outcome, ...]:
-    """All outcomes of a recording, ordered by id, then job, then the order in which they were stated."""
+    """All outcomes of a recording, ordered by id, then job name, then the order in which they were stated."""
     found: list[Outcome] = []
     configuration = recording.configuration
+    jobs = _in_order(recording.jobs)
     for rule in rules:
         if selected(rule.meta, configuration):
-            for job in recording.jobs:
+            for job in jobs:
                 found.extend(_isolated(rule.meta, job, functools.partial(rule.judge, job)))
     if recording.verb != "lint":
         found.extend(_outcomes_of_checks(recording, checks))
     return tuple(sorted(found, key=lambda outcome: outcome.id))
+
+
+def _in_order(jobs: Sequence[Job]) -> list[Job]:
+    return sorted(jobs, key=lambda job: job.name)
 
 
 def _outcomes_of_checks(recording: Recording, checks: Sequence[Check]) -> Iterator[Outcome]:
@@ -52,7 +56,7 @@ def _outcomes_of_checks(recording: Recording, checks: Sequence[Check]) -> Iterat
     for check in sorted(checks, key=lambda c: (STAGES.index(c.when), c.meta.id)):
         if not selected(check.meta, recording.configuration):
             continue
-        for job in recording.jobs:
+        for job in _in_order(recording.jobs):
             if check.when in ran:
                 yield from _isolated(check.meta, job, functools.partial(check.judge, job, fleet, facts))
             elif check.when in skipped:
@@ -80,6 +84,7 @@ def _outcome(meta: Meta, job: Job, verdict: Verdict) -> Outcome:
         reason=verdict.message if verdict.status is not Status.FAIL else "",
         required=verdict.required,
         finding=finding,
+        locations=verdict.locations if verdict.status is Status.UNKNOWN else (),
     )
 
 
@@ -107,21 +112,38 @@ def _mildest(said: Severity | None, most: Severity) -> Severity:
 
 
 def fold(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """One finding for each fault: those of equal fingerprint and place become one, with all nodes listed."""
-    kept: dict[tuple[str, tuple[Location, ...], str], Finding] = {}
+    """One finding for each fault, worst first: those that say the same of the same places become one.
+
+    What several nodes share is listed once, with all of them. Findings that remain and would have one fingerprint
+    (two lines of the same text) are numbered, so that each fingerprint names one finding.
+    """
+    kept: dict[tuple[object, ...], list[Finding]] = {}
     for finding in findings:
-        key = (finding.fingerprint, finding.locations, finding.message)
-        first = kept.get(key)
-        if first is None:
-            kept[key] = finding
-            continue
-        nodes = tuple(dict.fromkeys((*first.nodes, *finding.nodes)))
-        evidence: tuple[Evidence, ...] = tuple(dict.fromkeys((*first.evidence, *finding.evidence)))
-        kept[key] = replace(first, nodes=nodes, evidence=evidence)
-    return tuple(sorted(kept.values(), key=_order))
+        # The subject of a fault of a node is the node itself, which is what folding takes out.
+        about = "" if finding.subject in finding.nodes else finding.subject
+        key = (finding.id, finding.severity, finding.message, finding.locations, finding.remedy, about)
+        kept.setdefault(key, []).append(finding)
+    merged = sorted((_merged(same) for same in kept.values()), key=_order)
+    met: Counter[str] = Counter()
+    numbered: list[Finding] = []
+    for finding in merged:
+        met[finding.fingerprint] += 1
+        again = met[finding.fingerprint]
+        numbered.append(replace(finding, fingerprint=f"{finding.fingerprint}:{again}") if again > 1 else finding)
+    return tuple(numbered)
 
 
-def _order(finding: Finding) -> tuple[int, str, str, int, int, str]:
+def _merged(same: Sequence[Finding]) -> Finding:
+    first = same[0]
+    if len(same) == 1:
+        return first
+    nodes = tuple(dict.fromkeys(node for finding in same for node in finding.nodes))
+    evidence: tuple[Evidence, ...] = tuple(dict.fromkeys(item for finding in same for item in finding.evidence))
+    # Made anew from all nodes, not left as that of whichever node came first.
+    return replace(first, nodes=nodes, evidence=evidence, fingerprint="")
+
+
+def _order(finding: Finding) -> tuple[object, ...]:
     first = finding.locations[0] if finding.locations else None
-    path, line, column = (first.path, first.line, first.column) if first else ("", 0, 0)
-    return (-finding.severity.rank, finding.id, path, line, column, finding.message)
+    where = (first.path, first.line, first.column) if first else ("", 0, 0)
+    return (-finding.severity.rank, finding.id, *where, finding.message, finding.subject, finding.nodes)

@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 _ID = re.compile(r"[A-Z]{3}[0-9]{3}")
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
+#: From the least strict to the strictest; each holds all before it.
+PROFILES = ("gate", "default", "pedantic")
+_MATURITIES = ("preview", "stable")
+_FIXES = ("none", "safe", "unsafe")
+
 #: The docstring of every rule and check has these headings, in this order.
 HEADINGS = ("What it checks", "Why it matters", "Example", "Fix", "Known limits", "Evidence")
 
@@ -53,6 +58,11 @@ class Meta:
     evidence: tuple[str, ...]
     doc: str
 
+    @property
+    def area(self) -> str:
+        """The three letters that name the subject."""
+        return self.id[:3]
+
     def __post_init__(self) -> None:
         if not _ID.fullmatch(self.id):
             raise ValueError(f"{self.id!r} is no rule id: three capital letters and three digits are expected")
@@ -60,6 +70,9 @@ class Meta:
             raise ValueError(f"{self.name!r} is no rule name: lower-case words joined by hyphens are expected")
         if self.severity is Severity.ERROR and self.confidence is not Confidence.HIGH:
             raise ValueError(f"{self.id}: only a rule of high confidence may be an error")
+        for said, known in ((self.profile, PROFILES), (self.stage, _MATURITIES), (self.fix, _FIXES)):
+            if said not in known:
+                raise ValueError(f"{self.id}: {said!r} is none of {', '.join(known)}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,7 +124,7 @@ class Outcome:
     """What one rule or check says of one subject (a launch, a node, a pair of nodes, a file).
 
     `required`: an unknown outcome makes the verdict incomplete, because a selected input or a claim of the job
-    depends on it.
+    depends on it. `locations` say where an unknown one stands; those of a fault are in its finding.
     """
 
     id: str
@@ -134,3 +134,4 @@ class Outcome:
     reason: str = ""
     required: bool = False
     finding: Finding | None = None
+    locations: tuple[Location, ...] = ()

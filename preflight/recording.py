@@ -5,17 +5,20 @@ Live `check` makes a recording and then judges it; nothing reaches a verdict on 
 
 from __future__ import annotations
 
-import importlib
+import functools
 import inspect
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
+from preflight.document import to_bytes
 from preflight.job import Job
+from preflight.judgement import PROFILES
+from preflight.outcome import Severity
 from preflight.request import Request, probe_name
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION: Literal[1] = 1
 
 T = TypeVar("T")
 
@@ -98,13 +101,25 @@ class StageRecord:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """What the user chose that a verdict depends on."""
+    """What the user chose that a verdict depends on.
+
+    `select` and `ignore` hold ids, names or areas (the three letters of an id). Raises ValueError for a profile or
+    severity that does not exist.
+    """
 
     profile: str = "default"
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
     fail_on: str = "error"
     allow_incomplete: bool = False
+
+    def __post_init__(self) -> None:
+        for what, said, known in (
+            ("profile", self.profile, PROFILES),
+            ("severity", self.fail_on, tuple(severity.value for severity in Severity)),
+        ):
+            if said not in known:
+                raise ValueError(f"there is no {what} {said!r}; known are {', '.join(known)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +140,8 @@ class Recording:
     stages: tuple[StageRecord, ...] = ()
     facts: tuple[FactRecord, ...] = ()
     events: tuple[EventRecord, ...] = ()
-    interrupted: int = 0
-    schema_version: int = SCHEMA_VERSION
+    interrupted: Literal[0, 130, 143] = 0
+    schema_version: Literal[1] = SCHEMA_VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,24 +187,29 @@ class Seen(Generic[T]):
 
 
 class Facts:
-    """The facts of a recording, typed by the probes that observed them."""
+    """The facts of a recording, typed by the probes that observed them.
+
+    In which order answers arrive differs from run to run, so they are kept by request.
+    """
 
     def __init__(self, records: tuple[FactRecord, ...] = (), events: tuple[EventRecord, ...] = ()) -> None:
         self._records = records
         self._events = events
+        self._by_probe: dict[str, list[FactRecord]] = {}
+        for record in sorted(records, key=lambda record: record.request.key):
+            self._by_probe.setdefault(record.request.probe, []).append(record)
+        # A fleet of 512 nodes asks for each of them; each fact is validated and looked for once.
+        self._seen: dict[Callable[..., Any], dict[str, list[Seen[Any]]]] = {}
 
     def each(self, probe: Callable[..., T]) -> Iterator[Seen[T]]:
-        """Every observation of `probe`, in the order requested; values checked against its return type."""
-        name = probe_name(probe)
-        for record in self._records:
-            if record.request.probe == name:
-                yield Seen(record.request, _typed(record, probe), record.started_s, record.finished_s)
+        """Every observation of `probe`, by node; values checked against its return type."""
+        for seen in self._of_probe(probe).values():
+            yield from seen
 
     def of(self, probe: Callable[..., T], node: str) -> Observed[T] | Unavailable:
         """The (first) observation of `probe` on `node`; Unavailable when nobody asked."""
-        for seen in self.each(probe):
-            if seen.node == node:
-                return seen.fact
+        for seen in self._of_probe(probe).get(node, ()):
+            return seen.fact
         return Unavailable("blocked", "it was not asked for")
 
     def observed(self, probe: Callable[..., T]) -> dict[str, T]:
@@ -209,6 +229,15 @@ class Facts:
         """All records as they were made."""
         return self._records
 
+    def _of_probe(self, probe: Callable[..., T]) -> dict[str, list[Seen[T]]]:
+        if probe not in self._seen:
+            by_node: dict[str, list[Seen[Any]]] = {}
+            for record in self._by_probe.get(probe_name(probe), ()):
+                seen = Seen(record.request, _typed(record, probe), record.started_s, record.finished_s)
+                by_node.setdefault(record.request.node, []).append(seen)
+            self._seen[probe] = by_node
+        return self._seen[probe]
+
 
 def _typed(record: FactRecord, probe: Callable[..., T]) -> Observed[T] | Unavailable:
     if record.unavailable is not None:
@@ -216,42 +245,55 @@ def _typed(record: FactRecord, probe: Callable[..., T]) -> Observed[T] | Unavail
     try:
         return Observed(_adapter(probe).validate_python(record.value))
     except ValueError as error:
-        return Unavailable("crashed", f"the node sent a fact of another shape: {error}")
+        return Unavailable("crashed", f"the node sent a fact of another shape: {_said(error)}")
 
 
-_adapters: dict[str, Any] = {}
+def _said(error: ValueError) -> str:
+    """What a validator complains of, as `place: complaint`, the first three of it."""
+    from pydantic import ValidationError
+
+    if not isinstance(error, ValidationError):
+        return str(error)
+    problems = error.errors(include_url=False, include_context=False, include_input=False)
+    shown = [": ".join(filter(None, (_path(problem["loc"]), problem["msg"]))) for problem in problems[:3]]
+    return "; ".join(shown) + (f"; and {len(problems) - 3} more" if len(problems) > 3 else "")
 
 
+def _path(location: tuple[int | str, ...]) -> str:
+    """`facts[3].request.node` for the steps that lead there."""
+    steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in location)
+    return "".join(steps).removeprefix(".")
+
+
+@functools.cache
 def _adapter(probe: Callable[..., Any]) -> Any:
     """A validator for the return type of `probe`, made once."""
     from pydantic import TypeAdapter
 
-    name = probe_name(probe)
-    if name not in _adapters:
-        module = importlib.import_module(probe.__module__)
-        hints = typing.get_type_hints(inspect.unwrap(probe), vars(module))
-        _adapters[name] = TypeAdapter(hints.get("return", object))
-    return _adapters[name]
+    function = inspect.unwrap(probe)
+    return TypeAdapter(typing.get_type_hints(function).get("return", object))
 
 
 def save(recording: Recording) -> bytes:
     """The recording as JSON."""
-    return bytes(_recording_adapter().dump_json(recording, indent=1))
+    return to_bytes(_recording_adapter(), recording, indent=1)
 
 
 def load(data: bytes) -> Recording:
     """Read a recording back. Raises ValueError that says where the document is wrong."""
-    loaded = _recording_adapter().validate_json(data)
+    try:
+        loaded = _recording_adapter().validate_json(data)
+    except ValueError as error:
+        raise ValueError(_said(error)) from None
     assert isinstance(loaded, Recording)
     return loaded
 
 
+@functools.cache
 def _recording_adapter() -> Any:
     from pydantic import TypeAdapter
 
-    if "" not in _adapters:
-        _adapters[""] = TypeAdapter(Recording)
-    return _adapters[""]
+    return TypeAdapter(Recording)
 
 
 def schema() -> dict[str, Any]:

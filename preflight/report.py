@@ -6,14 +6,17 @@ Additive within a schema version; the committed JSON Schema is generated from th
 from __future__ import annotations
 
 import enum
+import traceback
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from preflight.catalog import Broken
+from preflight.document import to_bytes
 from preflight.engine import fold, outcomes_of
-from preflight.job import Job, Suppression
+from preflight.job import UNSEEN, Job, Suppression
 from preflight.judgement import Check, Rule
 from preflight.outcome import Finding, Outcome, Severity, Status, VerdictKind
 from preflight.recording import NodeRecord, Recording, StageRecord
@@ -115,7 +118,7 @@ def report_on(
     not_told = sorted(
         (o for o in outcomes if o.status is Status.UNKNOWN), key=lambda o: (not o.required, o.id, o.subject)
     )
-    verdict = _verdict(sifted.kept, not_told, Severity(recording.configuration.fail_on), broken)
+    verdict = _verdict(recording, sifted.kept, not_told, broken)
     return Report(
         tool=Tool("preflight", recording.tool_version, plugins),
         run=Run(
@@ -126,7 +129,7 @@ def report_on(
             recording.stages,
         ),
         inputs=_inputs(recording.jobs),
-        jobs=recording.jobs,
+        jobs=tuple(sorted(recording.jobs, key=lambda job: job.name)),
         nodes=recording.nodes,
         outcomes=outcomes,
         findings=sifted.kept,
@@ -141,24 +144,56 @@ def report_on(
             broken=broken,
         ),
         verdict=verdict,
-        exit_code=_exit_code(recording, verdict),
+        exit_code=_exit_code(recording, verdict, broken),
+    )
+
+
+def crashed(error: BaseException, *, verb: str, created: str, version: str) -> Report:
+    """The report of a run that a bug in preflight ended before there was anything to judge."""
+    last = traceback.extract_tb(error.__traceback__)[-1:]
+    where = ", ".join(f"{frame.name} ({Path(frame.filename).name}:{frame.lineno})" for frame in last)
+    bug = Broken("preflight", "preflight", where or "unknown place", f"{type(error).__name__}: {error}")
+    return Report(
+        tool=Tool("preflight", version),
+        run=Run(verb, created),
+        inputs=(),
+        jobs=(),
+        nodes=(),
+        outcomes=(),
+        findings=(),
+        suppressed=(),
+        coverage=Coverage(broken=(bug,)),
+        verdict=VerdictKind.INCOMPLETE,
+        exit_code=ExitCode.BUG,
     )
 
 
 def _verdict(
-    findings: Sequence[Finding], not_told: Sequence[Outcome], fail_on: Severity, broken: Sequence[Broken]
+    recording: Recording, findings: Sequence[Finding], not_told: Sequence[Outcome], broken: Sequence[Broken]
 ) -> VerdictKind:
-    if any(finding.severity.rank >= fail_on.rank for finding in findings):
+    """No-go where a finding says so; else incomplete where something that had to be looked at was not.
+
+    What was not looked at is asked here once more, and not only of the rules about it, because they can be left
+    out by `--select`; a run without nodes or files must not look like one in which they were found in order.
+    """
+    worst = max((finding.severity.rank for finding in findings), default=-1)
+    if worst >= Severity(recording.configuration.fail_on).rank:
         return VerdictKind.NO_GO
-    if broken or any(outcome.required for outcome in not_told):
-        return VerdictKind.INCOMPLETE
-    return VerdictKind.GO
+    missed = (
+        not recording.jobs
+        or recording.interrupted
+        or broken
+        or any(outcome.required for outcome in not_told)
+        or any(record.problem for record in recording.nodes)
+        or any(note.required and note.kind in UNSEEN for job in recording.jobs for note in job.notes)
+    )
+    return VerdictKind.INCOMPLETE if missed else VerdictKind.GO
 
 
-def _exit_code(recording: Recording, verdict: VerdictKind) -> int:
+def _exit_code(recording: Recording, verdict: VerdictKind, broken: Sequence[Broken]) -> int:
     if recording.interrupted:
         return recording.interrupted
-    if not recording.jobs:
+    if not recording.jobs and not broken:
         return ExitCode.NOTHING_TO_DO
     if verdict is VerdictKind.NO_GO:
         return ExitCode.NO_GO
@@ -174,7 +209,7 @@ def _inputs(jobs: Sequence[Job]) -> tuple[Input, ...]:
 
 def to_json(report: Report) -> bytes:
     """The report as JSON, indented, ending in a newline."""
-    return bytes(_adapter().dump_json(report, indent=2)) + b"\n"
+    return to_bytes(_adapter(), report, indent=2)
 
 
 def schema() -> dict[str, Any]:

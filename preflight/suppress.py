@@ -25,12 +25,13 @@ def sift(findings: Iterable[Finding], jobs: Sequence[Job]) -> Sifted:
     kept: list[Finding] = []
     taken: list[Finding] = []
     for finding in findings:
-        match = next((s for s in suppressions if _applies(s, finding)), None)
-        if match is None:
+        matches = [s for s in suppressions if _applies(s, finding)]
+        if not matches:
             kept.append(finding)
             continue
-        used.add(match)
-        taken.append(replace(finding, suppression=match.reason or "no reason given"))
+        used.update(matches)
+        reason = next((s.reason for s in matches if s.reason), "no reason given")
+        taken.append(replace(finding, suppression=reason))
     unused = tuple(s for s in suppressions if s not in used)
     return Sifted(tuple(kept), tuple(taken), unused)
 
@@ -41,4 +42,4 @@ def _applies(suppression: Suppression, finding: Finding) -> bool:
     first = finding.locations[0]
     if (first.path, first.line) != (suppression.path, suppression.line):
         return False
-    return finding.id in suppression.names or finding.name in suppression.names
+    return any(name.upper() == finding.id or name.lower() == finding.name for name in suppression.names)

@@ -2,6 +2,7 @@
 
 from preflight.job.claim import WHOLE_JOB, Claim, Relation, Scope, Strength
 from preflight.job.job import (
+    UNSEEN,
     InputFile,
     Job,
     Launch,
@@ -15,6 +16,7 @@ from preflight.job.span import Span, span_of
 from preflight.job.value import Known, OneOf, Plain, Unresolved, Value, alternatives, as_int, join, lift, one_of
 
 __all__ = [
+    "UNSEEN",
     "WHOLE_JOB",
     "Claim",
     "InputFile",

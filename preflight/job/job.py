@@ -25,6 +25,12 @@ class NoteKind(enum.Enum):
     CRASHED = "crashed"
 
 
+#: Of a file with such a note nothing is known.
+UNSEEN = frozenset(
+    {NoteKind.UNREADABLE, NoteKind.TOO_LARGE, NoteKind.MISSING, NoteKind.OUTSIDE, NoteKind.CRASHED}
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Note:
     """Something about an input that limits what can be judged. `required`: the user selected this input."""

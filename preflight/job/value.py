@@ -60,12 +60,12 @@ def one_of(values: Iterable[Plain]) -> Value:
     for candidate in values:
         if not any(candidate == s and type(candidate) is type(s) for s in seen):
             seen.append(candidate)
+            if len(seen) > MOST_ALTERNATIVES:
+                return Unresolved(f"one of more than {MOST_ALTERNATIVES} values")
     if not seen:
         return Unresolved("no value")
     if len(seen) == 1:
         return Known(seen[0])
-    if len(seen) > MOST_ALTERNATIVES:
-        return Unresolved(f"one of more than {MOST_ALTERNATIVES} values")
     return OneOf(tuple(seen))
 
 
@@ -82,7 +82,7 @@ def join(values: Iterable[Value]) -> Value:
 def lift(function: Callable[..., Plain], *values: Value) -> Value:
     """Apply `function` to every combination of alternatives.
 
-    Unresolved when any operand is, or when `function` raises ValueError, TypeError or ZeroDivisionError.
+    Unresolved when any operand is, or when `function` raises ValueError, TypeError or ArithmeticError.
     """
     for value in values:
         if isinstance(value, Unresolved):
@@ -93,7 +93,7 @@ def lift(function: Callable[..., Plain], *values: Value) -> Value:
     for combination in itertools.product(*(alternatives(v) for v in values)):
         try:
             results.append(function(*combination))
-        except (ValueError, TypeError, ZeroDivisionError) as error:
+        except (ValueError, TypeError, ArithmeticError) as error:
             return Unresolved(str(error))
     return one_of(results)
 
