@@ -139,9 +139,7 @@ def lint(paths: tuple[Path, ...], root: Path | None, **judging: Any) -> int:
 @click.option("--save", type=click.Path(path_type=Path, dir_okay=False), help="Keep the recording here, for judge.")
 @click.option(
     "--steps",
-    type=click.IntRange(1, 1000),
-    default=8,
-    show_default=True,
+    type=click.IntRange(1, 100_000),
     help="Training steps of the smoke run.",
 )
 @click.option(

@@ -53,7 +53,8 @@ _PROBES_AT_ONCE = 8
 class CheckOptions:
     """How and how far to look. Deadlines are seconds; `until` is the last stage.
 
-    `executor` empty means ssh when hosts are known, which is what a person with a list of hosts wants.
+    ``executor` empty means ssh, which is what a person with a list of hosts wants. `steps` is the number of training
+    steps of the smoke run; None leaves it to the check.
     """
 
     hosts: str = ""
@@ -65,7 +66,7 @@ class CheckOptions:
     prelude: bool = False
     until: str = "smoke"
     keep_going: bool = False
-    steps: int = 8
+    steps: int | None = None
     open_deadline: float = 15.0
     node_deadline: float = 10.0
     link_deadline: float = 10.0
@@ -336,7 +337,7 @@ class _Run:
                 continue
             facts, events = await run_gang(
                 fleet.sessions,
-                [replace(r, params={**r.params, "steps": self._options.steps}) for r in ranks],
+                [self._with_steps(request) for request in ranks],
                 context=self._context.context,
                 deadline_s=self._options.smoke_deadline,
                 now=self.now,
@@ -345,6 +346,12 @@ class _Run:
             self._facts.extend(facts)
             self._events.extend(events)
             self._progress(Step("smoke", len(ranks), len(ranks), note=name))
+
+    def _with_steps(self, request: Request) -> Request:
+        """The request with the number of training steps the user asked for, if any."""
+        if self._options.steps is None:
+            return request
+        return replace(request, params={**request.params, "steps": self._options.steps})
 
     def _trained(self, ranks: int, event: EventRecord) -> None:
         phase = event.data.get("phase")

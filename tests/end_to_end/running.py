@@ -1,0 +1,117 @@
+"""Running the preflight command in the head of a virtual cluster, as a person would."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from preflight import api
+from preflight.recording import Recording, load
+from preflight.report import Report
+from tests.cluster import Cluster, Node
+
+ROOT = Path(__file__).resolve().parents[2]
+#: A check that takes longer hangs, whatever its own deadlines say.
+HARD_LIMIT_S = 110.0
+#: A fault is named at the latest this long after its stage began.
+NAMED_WITHIN_S = 10.0
+
+JOB = """\
+#!/usr/bin/env bash
+export GLOO_SOCKET_IFNAME=eth0
+torchrun --nnodes=4 --nproc_per_node=1 --node_rank="$NODE_RANK" \\
+    --master_addr=node1 --master_port=29500 \\
+    train.py --data-path /srv/data/shards
+"""
+
+SCRIPT = """\
+import argparse
+
+import torch.distributed as dist
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--data-path")
+parser.parse_args()
+dist.init_process_group("gloo")
+"""
+
+
+def write_job(folder: Path, job: str = JOB, script: str = SCRIPT) -> Path:
+    """A two-file job in `folder`; returns its start script."""
+    (folder / "train.py").write_text(script)
+    (folder / "run.sh").write_text(job)
+    return folder / "run.sh"
+
+
+def give_shards(nodes: Sequence[Node], count: int = 4) -> None:
+    """The same shards on every node, each on a disk of its own."""
+    for node in nodes:
+        node.must(["mkdir", "-p", "/srv/data/shards"])
+        for index in range(count):
+            node.write_text(f"/srv/data/shards/part-{index:05d}", f"shard {index}\n" * 10)
+
+
+def command(job: Path, *options: str, python: str = sys.executable) -> list[str]:
+    """The command line of a check of four nodes that saves its recording beside the job."""
+    hosts = () if any(option.startswith("--hosts") for option in options) else ("--hosts", "node[1-4]")
+    return [
+        *(sys.executable, "-m", "preflight", "check", str(job), *hosts),
+        *("--trust-job", "--python", python, "--save", str(job.parent / "recording.json")),
+        *("--output", f"json:{job.parent / 'report.json'}", "--output", "text"),
+        *options,
+    ]
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What a check came to."""
+
+    code: int
+    text: str
+    progress: str
+    report: dict[str, Any]
+    recording: Recording
+    judged: Report
+    took_s: float
+
+    def found(self, id: str) -> list[dict[str, Any]]:
+        """The findings of one rule or check."""
+        return [finding for finding in self.report["findings"] if finding["id"] == id]
+
+    def one(self, id: str) -> dict[str, Any]:
+        """Its only finding."""
+        findings = self.found(id)
+        assert len(findings) == 1, f"{id}: expected one finding in\n{self.text}\n{self.progress}"
+        return findings[0]
+
+    def stage_s(self, name: str) -> float:
+        """How long a stage took."""
+        (stage,) = [stage for stage in self.recording.stages if stage.name == name]
+        assert not stage.skipped, f"{name} was skipped: {stage.skipped}\n{self.text}"
+        return stage.finished_s - stage.started_s
+
+
+def check(cluster: Cluster, job: Path, *options: str, python: str = sys.executable) -> Checked:
+    """Run a check in the head, and judge what it recorded once more, here, with no cluster."""
+    began = time.monotonic()
+    done = cluster.head.run(command(job, *options, python=python), cwd=str(ROOT), timeout=HARD_LIMIT_S)
+    return collect(job, done.returncode, done.stdout, done.stderr, time.monotonic() - began)
+
+
+def collect(job: Path, code: int, text: str, progress: str, took_s: float) -> Checked:
+    """Read what a check left, and hold it against a second judgement of its recording."""
+    assert "Traceback" not in progress, progress
+    assert (job.parent / "report.json").exists(), f"exit code {code}\n{text}\n{progress}"
+    report = json.loads((job.parent / "report.json").read_text())
+    recording = load((job.parent / "recording.json").read_bytes())
+    judged = api.judge(recording)
+    assert judged.verdict.value == report["verdict"]
+    assert [finding.fingerprint for finding in judged.findings] == [f["fingerprint"] for f in report["findings"]]
+    assert [finding.message for finding in judged.findings] == [f["message"] for f in report["findings"]]
+    assert judged.exit_code == report["exit_code"] == code
+    return Checked(code, text, progress, report, recording, judged, took_s)
