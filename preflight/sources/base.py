@@ -10,7 +10,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from preflight.job import WHOLE_JOB, Claim, Launch, Note, Reference, Scope, Span, Suppression, Unresolved, Value
+from preflight.job import (
+    WHOLE_JOB,
+    Claim,
+    Launch,
+    Note,
+    Reference,
+    Scope,
+    Span,
+    Suppression,
+    Unresolved,
+    Value,
+)
 
 
 class SourceError(Exception):
@@ -52,6 +63,8 @@ class Reading:
     references: tuple[Reference, ...] = ()
     notes: tuple[Note, ...] = ()
     suppressions: tuple[Suppression, ...] = ()
+    #: Files the input writes itself, for whoever follows its references.
+    written: tuple[WrittenFile, ...] = ()
 
 
 class Source(Protocol):

@@ -15,7 +15,7 @@ from preflight.sources.launchers.wrappers import Wrapper
 
 _ACTIVATE = re.compile(r"(?:source|\.)\s+(?P<folder>\S+)/bin/activate\b")
 #: Variables of the shell itself, not of the job.
-_SHELL_OWN = frozenset("PWD OLDPWD SHLVL _ IFS OPTIND PS1 PS4 BASH BASHPID".split())
+_SHELL_OWN = frozenset(["PWD", "OLDPWD", "SHLVL", "_", "IFS", "OPTIND", "PS1", "PS4", "BASH", "BASHPID"])
 
 
 def state_environment(line: LaunchLine, seen: dict[str, Variable]) -> Stating:

@@ -65,8 +65,14 @@ _OPTIONS = table(
 class DeepSpeedReader:
     """Reads the line of the deepspeed launcher."""
 
-    name = "deepspeed"
-    names = ("deepspeed", "ds", "deepspeed.pt", "-m deepspeed.launcher.runner", "-m deepspeed")
+    name: str = "deepspeed"
+    names: tuple[str, ...] = (
+        "deepspeed",
+        "ds",
+        "deepspeed.pt",
+        "-m deepspeed.launcher.runner",
+        "-m deepspeed",
+    )
 
     def read(self, line: LaunchLine, tree: Tree) -> Reading:
         """State hosts, counts, the store's place, and refer to the hostfile and the configuration."""

@@ -6,7 +6,6 @@ and a word that may stand for several (`$EXTRA_ARGS`) makes the line incomplete 
 
 from __future__ import annotations
 
-import os.path
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -202,7 +201,7 @@ def head(word: Word) -> str:
     if isinstance(word.value, Known):
         return str(word.value.value)
     if isinstance(word.value, OneOf):
-        return os.path.commonprefix([str(value) for value in word.value.values])
+        return _common_beginning([str(value) for value in word.value.values])
     if word.parts:
         first = word.parts[0]
         return str(first.value) if isinstance(first, Known) else ""
@@ -267,6 +266,14 @@ def _pieces(word: Word, start: int) -> tuple[Value, ...]:
         return ()
     rest = str(first.value)[start:]
     return (*((Known(rest),) if rest else ()), *word.parts[1:])
+
+
+def _common_beginning(found: Sequence[str]) -> str:
+    first, last = min(found), max(found)
+    at = 0
+    while at < len(first) and at < len(last) and first[at] == last[at]:
+        at += 1
+    return first[:at]
 
 
 def _is_option(word: Word) -> bool:

@@ -98,8 +98,8 @@ _PS_ONLY = (
 class PaddleReader:
     """Reads the line of Paddle's launcher."""
 
-    name = "paddle"
-    names = (
+    name: str = "paddle"
+    names: tuple[str, ...] = (
         "fleetrun",
         "-m paddle.distributed.launch",
         "-m paddle.distributed.fleet.launch",
@@ -212,10 +212,10 @@ def _state_servers(stating: Stating, settings: dict[str, Said], line: LaunchLine
             relation = Relation.SETS if names is None else Relation.REQUIRES
             stating.given(number, count, lambda value: _per_node(as_int(value), settings), relation=relation)
     hosts = _hosts_of(settings)
-    place = settings.get("servers") or settings.get("trainers")
-    if hosts and place is not None:
-        stating.given("hosts", place, lambda _: Known(hosts))
-        stating.given("nodes", place, lambda _: Known(len(hosts)), relation=Relation.REQUIRES)
+    listed_by = settings.get("servers") or settings.get("trainers")
+    if hosts and listed_by is not None:
+        stating.given("hosts", listed_by, lambda _: Known(hosts))
+        stating.given("nodes", listed_by, lambda _: Known(len(hosts)), relation=Relation.REQUIRES)
     elif "nnodes" in settings:
         stating.given(
             "nodes", settings["nnodes"], lambda value: node_range(value)[1], relation=Relation.REQUIRES

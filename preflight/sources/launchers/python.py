@@ -48,8 +48,8 @@ def has_ranks(environment: Mapping[str, Variable]) -> bool:
 class PythonReader:
     """Reads `python train.py` in a distributed context; the caller has found that there is one."""
 
-    name = "python"
-    names = ("python", "python3")
+    name: str = "python"
+    names: tuple[str, ...] = ("python", "python3")
 
     def read(self, line: LaunchLine, tree: Tree) -> Reading:
         """State what the variables say about rank, world, rendezvous and roles."""

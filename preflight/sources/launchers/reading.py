@@ -35,7 +35,18 @@ READERS: tuple[LauncherReader, ...] = (TorchrunReader(), DeepSpeedReader(), Padd
 _PLAIN = PythonReader()
 #: Modules and scripts that are tools, even where srun starts several of them.
 _TOOLS = frozenset(
-    "setup.py venv pip ensurepip http.server json.tool site torch.utils.collect_env wandb pytest".split()
+    [
+        "setup.py",
+        "venv",
+        "pip",
+        "ensurepip",
+        "http.server",
+        "json.tool",
+        "site",
+        "torch.utils.collect_env",
+        "wandb",
+        "pytest",
+    ]
 )
 
 

@@ -94,9 +94,49 @@ SRUN = table(
 _DESTS = {spelling: dest for dest, spellings in _VALUED.items() for spelling in spellings.split()}
 #: Programs that say nothing about where training runs when srun or ssh starts them.
 HARMLESS = frozenset(
-    "hostname echo printf nvidia-smi rocm-smi mkdir rm cp rsync mv ls cat true sleep date env printenv ip ifconfig ibstat"
-    " ibv_devinfo lscpu free df pkill killall kill touch chmod tar tee which whoami id uname sync dmesg ping module ulimit"
-    " scontrol".split()
+    [
+        "hostname",
+        "echo",
+        "printf",
+        "nvidia-smi",
+        "rocm-smi",
+        "mkdir",
+        "rm",
+        "cp",
+        "rsync",
+        "mv",
+        "ls",
+        "cat",
+        "true",
+        "sleep",
+        "date",
+        "env",
+        "printenv",
+        "ip",
+        "ifconfig",
+        "ibstat",
+        "ibv_devinfo",
+        "lscpu",
+        "free",
+        "df",
+        "pkill",
+        "killall",
+        "kill",
+        "touch",
+        "chmod",
+        "tar",
+        "tee",
+        "which",
+        "whoami",
+        "id",
+        "uname",
+        "sync",
+        "dmesg",
+        "ping",
+        "module",
+        "ulimit",
+        "scontrol",
+    ]
 )
 
 

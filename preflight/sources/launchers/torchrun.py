@@ -70,8 +70,8 @@ _DEVICE_WORDS = ("gpu", "cpu", "auto", "xpu")
 class TorchrunReader:
     """Reads the line of torchrun and its older spellings."""
 
-    name = "torchrun"
-    names = (
+    name: str = "torchrun"
+    names: tuple[str, ...] = (
         "torchrun",
         "-m torch.distributed.run",
         "-m torch.distributed.launch",

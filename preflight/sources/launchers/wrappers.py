@@ -12,15 +12,71 @@ from dataclasses import dataclass
 
 from preflight.job import Known, Unresolved
 from preflight.sources.base import Command, Variable, Word
-from preflight.sources.launchers import mpi, slurm
-from preflight.sources.launchers.options import Given, Scanned, Table, head, scan, table, text_of
+from preflight.sources.launchers.options import Given, Scanned, head, scan, text_of
 from preflight.sources.launchers.programs import is_python
+from preflight.sources.launchers.wrapper_tables import ENV, KINDS, PLAIN_NAMES, SIMPLE, Kind
 
 #: Commands that name programs without starting them.
 _TALK = frozenset(
-    "echo printf which type pip pip3 apt apt-get grep egrep rg awk sed cat less tail head"
-    " pkill killall pgrep kill ps git wget curl export alias read test [ [[ cd mkdir rm cp mv ls ln touch chmod tee set"
-    " unset trap wait sleep module ml source . man help nvidia-smi find rsync scp tar".split()
+    [
+        "echo",
+        "printf",
+        "which",
+        "type",
+        "pip",
+        "pip3",
+        "apt",
+        "apt-get",
+        "grep",
+        "egrep",
+        "rg",
+        "awk",
+        "sed",
+        "cat",
+        "less",
+        "tail",
+        "head",
+        "pkill",
+        "killall",
+        "pgrep",
+        "kill",
+        "ps",
+        "git",
+        "wget",
+        "curl",
+        "export",
+        "alias",
+        "read",
+        "test",
+        "[",
+        "[[",
+        "cd",
+        "mkdir",
+        "rm",
+        "cp",
+        "mv",
+        "ls",
+        "ln",
+        "touch",
+        "chmod",
+        "tee",
+        "set",
+        "unset",
+        "trap",
+        "wait",
+        "sleep",
+        "module",
+        "ml",
+        "source",
+        ".",
+        "man",
+        "help",
+        "nvidia-smi",
+        "find",
+        "rsync",
+        "scp",
+        "tar",
+    ]
 )
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
 _DEEPEST = 12
@@ -47,19 +103,6 @@ class Peeled:
 
     words: tuple[Word, ...]
     wrappers: tuple[Wrapper, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    """How to read one wrapper: its options, how many plain words follow, and which one is image or host."""
-
-    options: Table
-    plain: int = 0
-    image: bool = False
-    host: bool = False
-    subcommands: tuple[str, ...] = ()
-    exports: str = ""
-    passes_environment: bool = True
 
 
 def peel(command: Command) -> Peeled:
@@ -92,18 +135,18 @@ def _one(words: Sequence[Word], command: Command) -> tuple[Wrapper | None, tuple
     if not words:
         return None
     name = program_name(words)
-    if name in _SIMPLE:
+    if name in SIMPLE:
         return None, tuple(words[1:])
     if name == "env":
         return _env(words, command)
-    kind = _KINDS.get(name)
+    kind = KINDS.get(name)
     if kind is not None:
         return _wrapper(name, kind, words, command)
     return None
 
 
 def _wrapper(
-    name: str, kind: _Kind, words: Sequence[Word], command: Command
+    name: str, kind: Kind, words: Sequence[Word], command: Command
 ) -> tuple[Wrapper | None, tuple[Word, ...]] | None:
     rest: Sequence[Word] = words[1:]
     if kind.subcommands:
@@ -120,7 +163,7 @@ def _wrapper(
         tuple(_assignment(given, command) for given in scanned.every(kind.exports)) if kind.exports else ()
     )
     wrapper = Wrapper(
-        name=_PLAIN_NAMES.get(name, name),
+        name=PLAIN_NAMES.get(name, name),
         scanned=scanned,
         word=words[0],
         command=command,
@@ -152,7 +195,7 @@ def _assignment(given: Given, command: Command) -> Variable | None:
 
 
 def _env(words: Sequence[Word], command: Command) -> tuple[Wrapper | None, tuple[Word, ...]]:
-    scanned = scan(words[1:], _ENV)
+    scanned = scan(words[1:], ENV)
     rest = list(scanned.rest)
     variables: list[Variable] = []
     while rest:
@@ -204,157 +247,3 @@ def find_launcher(words: Sequence[Word], is_launcher: Callable[[str], bool]) -> 
             if follows in ("-m", "-u") or follows.endswith(".py"):
                 return index
     return None
-
-
-_NONE = table({}, {})
-_ENV = table(
-    {"unset": "-u --unset", "chdir": "-C --chdir", "split": "-S --split-string"},
-    {"clean": "-i --ignore-environment -", "flag": "-0 --null -v --debug"},
-)
-_CONTAINER = table(
-    {
-        "bind": "-B --bind",
-        "workdir": "--pwd -W --workdir --cwd",
-        "export": "--env",
-        "other": "--env-file -H --home --scratch -S --overlay -o --network --hostname --app --apply-cgroups --fakeroot-id"
-        " --security --dns --add-caps --drop-caps --mount --fusemount --docker-username --config --pem-path",
-    },
-    {
-        "cleanenv": "-e --cleanenv",
-        "flag": "--nv --rocm --nvccli --writable -w --writable-tmpfs --contain -c --containall -C --fakeroot -f --no-home"
-        " --ipc -i --pid -p --net -n --uts --userns -u --keep-privs --no-privs --compat --no-init --disable-cache"
-        " --no-eval --unsquash --vm -d --debug -q --quiet -s --silent -v --verbose --no-umask --sharens --no-mount",
-    },
-    abbreviations=False,
-)
-_DOCKER = table(
-    {
-        "export": "-e --env",
-        "workdir": "-w --workdir",
-        "other": "-v --volume --mount --gpus --shm-size --ulimit --name --network --net --ipc --device --user -u -h"
-        " --hostname --entrypoint --env-file -m --memory --cpus --cpuset-cpus -p --publish --runtime --cap-add"
-        " --cap-drop --security-opt --restart --pid --uts --platform --pull --add-host --dns -l --label --log-driver"
-        " --log-opt --tmpfs --group-add --userns --memory-swap --stop-timeout --cgroupns --cidfile --hooks-dir",
-    },
-    {
-        "flag": "--rm -i -t -d --interactive --tty --detach --privileged --init -it -ti --read-only -P --oom-kill-disable"
-    },
-    abbreviations=False,
-)
-_SSH = table(
-    {
-        "other": "-p -i -o -l -F -J -L -R -D -b -c -m -e -E -I -O -Q -S -w -W -B",
-    },
-    {"flag": "-t -T -n -N -f -q -v -x -X -Y -A -a -C -4 -6 -g -k -K -M -s -V -y -G"},
-    abbreviations=False,
-)
-_KINDS: dict[str, _Kind] = {
-    "srun": _Kind(slurm.SRUN),
-    "mpirun": _Kind(mpi.MPI, exports="export"),
-    "mpiexec": _Kind(mpi.MPI, exports="export"),
-    "mpiexec.hydra": _Kind(mpi.MPI, exports="export"),
-    "mpirun.openmpi": _Kind(mpi.MPI, exports="export"),
-    "orterun": _Kind(mpi.MPI, exports="export"),
-    "prterun": _Kind(mpi.MPI, exports="export"),
-    "horovodrun": _Kind(mpi.HOROVOD),
-    "ssh": _Kind(_SSH, plain=1, host=True, passes_environment=False),
-    "apptainer": _Kind(_CONTAINER, plain=1, image=True, subcommands=("exec", "run"), exports="export"),
-    "singularity": _Kind(_CONTAINER, plain=1, image=True, subcommands=("exec", "run"), exports="export"),
-    "docker": _Kind(
-        _DOCKER, plain=1, image=True, subcommands=("run", "exec"), exports="export", passes_environment=False
-    ),
-    "podman": _Kind(
-        _DOCKER, plain=1, image=True, subcommands=("run", "exec"), exports="export", passes_environment=False
-    ),
-    "nvidia-docker": _Kind(
-        _DOCKER, plain=1, image=True, subcommands=("run", "exec"), exports="export", passes_environment=False
-    ),
-    "shifter": _Kind(
-        table({"image": "--image -i", "other": "--volume -V --module -m --workdir -w"}, {}), image=False
-    ),
-    "timeout": _Kind(
-        table(
-            {"other": "-s --signal -k --kill-after"}, {"flag": "--foreground --preserve-status -v --verbose"}
-        ),
-        plain=1,
-    ),
-    "nice": _Kind(table({"other": "-n --adjustment"}, {})),
-    "ionice": _Kind(table({"other": "-c --class -n --classdata"}, {"flag": "-t"})),
-    "numactl": _Kind(
-        table(
-            {"other": "-i --interleave -N --cpunodebind -C --physcpubind -m --membind -p --preferred"},
-            {"flag": "-l --localalloc -a --all --show -s --hardware -H --balancing -b"},
-        )
-    ),
-    "taskset": _Kind(table({}, {"flag": "-c --cpu-list -a --all-tasks"}), plain=1),
-    "stdbuf": _Kind(table({"other": "-i --input -o --output -e --error"}, {})),
-    "time": _Kind(
-        table({"other": "-f --format -o --output"}, {"flag": "-p -v -a --verbose --portability --append"})
-    ),
-    "sudo": _Kind(
-        table(
-            {"other": "-u --user -g --group -h --host -p --prompt -C -D --chdir"},
-            {"flag": "-E --preserve-env -H -n -S -b -i -s"},
-        )
-    ),
-    "exec": _Kind(table({"other": "-a"}, {"flag": "-c -l"})),
-    "nsys": _Kind(
-        table(
-            {
-                "other": "-o --output -t --trace -s --sample -c --capture-range -d --duration -y --delay -x --export"
-                " --capture-range-end --stats --force-overwrite -f --cuda-memory-usage --gpu-metrics-device"
-                " --gpu-metrics-devices --cudabacktrace --python-sampling --pytorch --cuda-graph-trace --kill -n"
-                " --inherit-environment --stop-on-exit -w --show-output --backtrace --cpuctxsw --nvtx-domain-include"
-                " --session-new -e --env-var --trace-fork-before-exec --wait --nic-metrics --stop-on-range-end"
-            },
-            {},
-        ),
-        subcommands=("profile", "launch"),
-    ),
-    "ncu": _Kind(
-        table(
-            {"other": "-o --export --set --section -k --kernel-name -c --launch-count --target-processes"}, {}
-        )
-    ),
-    "conda": _Kind(
-        table(
-            {"name": "-n --name", "prefix": "-p --prefix", "cwd": "--cwd"},
-            {"flag": "--no-capture-output --live-stream -v"},
-        ),
-        subcommands=("run",),
-    ),
-    "uv": _Kind(
-        table(
-            {
-                "other": "--with --python -p --extra --group --project --directory --env-file --with-requirements"
-            },
-            {
-                "flag": "--no-sync --frozen --isolated --active --no-project --locked --offline -q --quiet -v --all-extras"
-            },
-        ),
-        subcommands=("run",),
-    ),
-    "poetry": _Kind(_NONE, subcommands=("run",)),
-    "pipenv": _Kind(_NONE, subcommands=("run",)),
-    "pixi": _Kind(table({"other": "-e --environment --manifest-path"}, {}), subcommands=("run",)),
-    "pdsh": _Kind(
-        table({"other": "-w -x -f -R -l -t -u -g"}, {"flag": "-S -b -d"}), passes_environment=False
-    ),
-    "clush": _Kind(
-        table({"other": "-w -g -f -x -X -l -t -u -o"}, {"flag": "-a -b -B -S -L -q -v"}),
-        passes_environment=False,
-    ),
-    "flock": _Kind(table({"other": "-w --timeout -E"}, {"flag": "-n -x -s -u -o"}), plain=1),
-    "ibrun": _Kind(table({"other": "-n -o"}, {})),
-}
-_KINDS.update(mamba=_KINDS["conda"], micromamba=_KINDS["conda"])
-_PLAIN_NAMES = {
-    "mpiexec": "mpirun",
-    "mpiexec.hydra": "mpirun",
-    "mpirun.openmpi": "mpirun",
-    "orterun": "mpirun",
-    "prterun": "mpirun",
-    "singularity": "apptainer",
-    "nvidia-docker": "docker",
-}
-_SIMPLE = frozenset("nohup command builtin setsid unbuffer catchsegv eatmydata !".split())

@@ -1,0 +1,395 @@
+"""From files to jobs: read what was named, follow what it refers to, and put together what belongs together."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from preflight.job import (
+    WHOLE_JOB,
+    Claim,
+    InputFile,
+    Job,
+    Known,
+    Launch,
+    Note,
+    NoteKind,
+    Reference,
+    Scope,
+    Span,
+    Strength,
+    Suppression,
+)
+from preflight.job.derive import with_derived
+from preflight.sources.base import Reading, Source, SourceFile, Tree, WrittenFile
+from preflight.sources.redaction import without_secrets
+from preflight.sources.suppressions import suppressions_in
+from preflight.sources.tree import DirectoryTree, OverlayTree
+from preflight.walk import Walked, walk
+
+#: References are followed this far: sbatch -> run.sh -> train.py -> module -> submodule, and some room.
+DEEPEST = 8
+MOST_FILES = 300
+#: What a script says that is no reason to call it a job of its own.
+_IDLE = frozenset(
+    ("script", "argument_default", "local_rank_argument", "loop_over_epochs", "training_framework")
+)
+_BATCH = re.compile(r"^#SBATCH\s", re.MULTILINE)
+_SUBMITS = re.compile(r"\bsbatch\b")
+
+
+def assemble(root: Path, paths: Sequence[str | Path], *, sources: Sequence[Source]) -> tuple[Job, ...]:
+    """The jobs that `paths` (files or directories inside `root`) describe, by name.
+
+    Files named together form one job, except that each of several batch scripts is a submission of its own. In a
+    directory every recognised file that no other refers to starts a job; sibling scripts for the nodes of one job
+    (node0.sh, node1.sh) form one that is marked probable. What cannot be read becomes a note, never an exception.
+    """
+    assembly = _Assembly(DirectoryTree(root), tuple(sources))
+    named: list[str] = []
+    jobs: list[Job] = []
+    for path in paths:
+        found = _below(root, Path(path))
+        if not (root / found).is_dir():
+            named.append(found)
+    named = list(dict.fromkeys(named))
+    if named:
+        jobs.extend(_named_jobs(assembly, named))
+    done = {file.path for job in jobs for file in job.files}
+    for path in paths:
+        found = _below(root, Path(path))
+        if (root / found).is_dir():
+            walked = walk(root, found)
+            fresh = replace(walked, files=tuple(file for file in walked.files if file not in done))
+            jobs.extend(_directory_jobs(assembly, fresh))
+            done.update(file.path for job in jobs for file in job.files)
+    return tuple(sorted((with_derived(job) for job in jobs), key=lambda job: job.name))
+
+
+def _below(root: Path, path: Path) -> str:
+    """`path` relative to the root, links as they are written unless only their target lies inside."""
+    # os.path and not pathlib: `..` must go and links must stay.
+    plain = os.path.relpath(os.path.abspath(path), os.path.abspath(root))  # noqa: PTH100
+    if plain == ".." or plain.startswith("../"):
+        plain = os.path.relpath(os.path.realpath(path), os.path.realpath(root))
+    return plain
+
+
+def _named_jobs(assembly: _Assembly, named: Sequence[str]) -> list[Job]:
+    batches = [path for path in named if assembly.is_batch_script(path)]
+    if len(batches) < 2:
+        return assembly.jobs(named, explicit=True)
+    jobs = [job for path in batches for job in assembly.jobs([path], explicit=True)]
+    reached = {file.path for job in jobs for file in job.files}
+    rest = [path for path in named if path not in reached]
+    return [*jobs, *(assembly.jobs(rest, explicit=True) if rest else [])]
+
+
+def _directory_jobs(assembly: _Assembly, walked: Walked) -> list[Job]:
+    candidates = [path for path in walked.files if assembly.recognised(path)]
+    referred: set[str] = set()
+    built: dict[str, list[Job]] = {}
+    # Shell scripts first: what they reach is no job of its own.
+    for path in sorted(candidates, key=lambda p: (assembly.rank(p), p)):
+        if path in referred:
+            continue
+        built[path] = assembly.jobs([path], explicit=False)
+        referred.update(file.path for job in built[path] for file in job.files if file.path != path)
+    entries = [path for path in built if path not in referred]
+    jobs = [job for group in _siblings(entries, built, assembly) for job in group]
+    kept = [job for job in jobs if _is_job(job)]
+    if walked.notes and kept:
+        kept[0] = replace(kept[0], notes=(*kept[0].notes, *walked.notes))
+    return kept
+
+
+def _is_job(job: Job) -> bool:
+    if job.launches or any(note.required or note.kind is not NoteKind.MISSING for note in job.notes):
+        return True
+    return any(claim.quantity not in _IDLE and not claim.quantity.startswith("env.") for claim in job.claims)
+
+
+def _siblings(
+    entries: Sequence[str], built: dict[str, list[Job]], assembly: _Assembly
+) -> Iterable[list[Job]]:
+    """The jobs of each entry, with scripts for different nodes of one job put together."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for path in entries:
+        key = _meeting_point(path, built[path])
+        if key is not None:
+            groups.setdefault(key, []).append(path)
+    joined = {path: tuple(group) for group in groups.values() if _are_parts(group, built) for path in group}
+    for path in entries:
+        group = joined.get(path)
+        if group is None:
+            yield built[path]
+        elif path == group[0]:
+            yield [replace(job, probable=True) for job in assembly.jobs(group, explicit=False)]
+
+
+def _meeting_point(path: str, jobs: Sequence[Job]) -> tuple[str, ...] | None:
+    """What sibling scripts have in common: folder, script, and the endpoint where ranks meet."""
+    if len(jobs) != 1 or not jobs[0].launches:
+        return None
+    job = jobs[0]
+    launch = job.launches[0]
+    if any(_part(job, each) is None for each in job.launches):
+        return None
+    endpoint = [
+        str(job.value(name, launch.scope)) for name in ("master_addr", "master_port", "ps_server_endpoints")
+    ]
+    return (path.rpartition("/")[0], launch.program, launch.launcher, *endpoint)
+
+
+def _part(job: Job, launch: Launch) -> tuple[str, ...] | None:
+    """Which part of a job a launch is: its node, rank, or role and index; None when it does not say."""
+    found = []
+    for name in ("node_rank", "rank", "ps_role", "ps_index", "ps_current_endpoint"):
+        value = job.value(name, launch.scope)
+        if isinstance(value, Known):
+            found.append(f"{name}={value.value}")
+    return tuple(found) or None
+
+
+def _are_parts(group: Sequence[str], built: dict[str, list[Job]]) -> bool:
+    parts = [_part(job, launch) for path in group for job in built[path] for launch in job.launches]
+    return len(group) > 1 and len(set(parts)) == len(parts)
+
+
+@dataclass(slots=True)
+class _Assembly:
+    """One run over one tree: files are read and recognised once."""
+
+    tree: Tree
+    sources: tuple[Source, ...]
+    _kinds: dict[str, Source | None] = field(default_factory=dict)
+
+    def jobs(self, entries: Sequence[str], *, explicit: bool) -> list[Job]:
+        """The job of `entries`, and those of the batch scripts that it submits."""
+        gathering = _Gathering(self, explicit=explicit)
+        gathering.run(entries)
+        jobs = [gathering.job()]
+        known = {file.path for file in jobs[0].files}
+        for path in gathering.submitted:
+            if path not in known and isinstance(self.tree.read(path), SourceFile):
+                jobs.append(self._one(path))
+                known.add(path)
+        return jobs
+
+    def _one(self, path: str) -> Job:
+        gathering = _Gathering(self, explicit=False)
+        gathering.run([path])
+        return gathering.job()
+
+    def recognised(self, path: str) -> bool:
+        """Whether some source reads this file."""
+        file = self.tree.read(path)
+        return isinstance(file, SourceFile) and self.source_of(file, "") is not None
+
+    def rank(self, path: str) -> int:
+        """Where the kind of a file stands among the sources: entry scripts come first."""
+        file = self.tree.read(path)
+        source = self.source_of(file, "") if isinstance(file, SourceFile) else None
+        return self.sources.index(source) if source is not None else len(self.sources)
+
+    def is_batch_script(self, path: str) -> bool:
+        """Whether this file has an `#SBATCH` header."""
+        file = self.tree.read(path)
+        return isinstance(file, SourceFile) and bool(_BATCH.search(file.text[:8192])) and self.rank(path) == 0
+
+    def source_of(self, file: SourceFile, role: str) -> Source | None:
+        """Who reads `file`: whoever recognises it, else whoever reads files of that role."""
+        if file.path not in self._kinds:
+            self._kinds[file.path] = next((s for s in self.sources if _recognises(s, file)), None)
+        by_role = next((s for s in self.sources if role and role in getattr(s, "roles", ())), None)
+        return self._kinds[file.path] or by_role
+
+
+def _recognises(source: Source, file: SourceFile) -> bool:
+    try:
+        return source.recognises(file)
+    except Exception:
+        # A reader that cannot even look is not asked; a built-in one is covered by its own tests.
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One file to read: how it was referred to, by what, and how far from the entry."""
+
+    path: str
+    role: str = ""
+    scope: Scope = WHOLE_JOB
+    reference: Reference | None = None
+    depth: int = 0
+
+
+@dataclass(slots=True)
+class _Gathering:
+    """Collects one job, breadth first."""
+
+    assembly: _Assembly
+    explicit: bool
+    entries: list[str] = field(default_factory=list)
+    files: dict[str, InputFile] = field(default_factory=dict)
+    claims: dict[str, list[Claim]] = field(default_factory=dict)
+    launches: list[Launch] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+    references: list[Reference] = field(default_factory=list)
+    suppressions: list[Suppression] = field(default_factory=list)
+    written: dict[str, WrittenFile] = field(default_factory=dict)
+    submitted: list[str] = field(default_factory=list)
+    _seen: set[tuple[str, Scope]] = field(default_factory=set)
+
+    def run(self, entries: Sequence[str]) -> None:
+        """Read the entries and all they reach; entries that others refer to are read as referred to."""
+        self.entries = list(entries)
+        for path in sorted(entries, key=lambda p: (self.assembly.rank(p), list(entries).index(p))):
+            if path not in self.files:
+                self._follow(_Step(path))
+
+    def _follow(self, first: _Step) -> None:
+        queue = deque([first])
+        while queue:
+            step = queue.popleft()
+            if (step.path, step.scope) in self._seen or len(self._seen) >= MOST_FILES:
+                continue
+            self._seen.add((step.path, step.scope))
+            for reference in self._read(step):
+                if self._is_followed(reference, step):
+                    queue.append(
+                        _Step(reference.target, reference.role, reference.scope, reference, step.depth + 1)
+                    )
+
+    def _is_followed(self, reference: Reference, step: _Step) -> bool:
+        if reference.role == "data" or step.depth >= DEEPEST:
+            return False
+        before = reference.span.snippet[: reference.span.column - 1]
+        if reference.role == "script" and reference.target != step.path and _SUBMITS.search(before):
+            self.submitted.append(reference.target)
+            return False
+        return True
+
+    def _read(self, step: _Step) -> tuple[Reference, ...]:
+        tree = self._tree()
+        file = tree.read(step.path)
+        if isinstance(file, Note):
+            self._unread(file, step)
+            return ()
+        source = self.assembly.source_of(file, step.role)
+        if source is None:
+            if step.reference is None and self.explicit:
+                message = (
+                    f"{step.path} is of no kind that is read; name a job's script, configuration or hostfile"
+                )
+                self.notes.append(Note(NoteKind.UNSUPPORTED, message, Span(step.path, 1, 1, 1, 1)))
+            return ()
+        self.files.setdefault(step.path, InputFile(step.path, source.name, file.sha256, file.size_bytes))
+        if self._is_inside_its_caller(step, source):
+            self.suppressions.extend(suppressions_in(file.path, file.text))
+            return ()
+        reading = self._asked(source, file, tree, step)
+        origin = self.written.get(step.path)
+        claims = [_moved(claim, origin) for claim in reading.claims] if origin is not None else reading.claims
+        self.claims.setdefault(step.path, []).extend(claims)
+        self.launches.extend(reading.launches)
+        self.notes.extend(reading.notes)
+        self.references.extend(reading.references)
+        self.suppressions.extend(reading.suppressions)
+        self.written.update({item.path: item for item in reading.written})
+        return reading.references
+
+    def _is_inside_its_caller(self, step: _Step, source: Source) -> bool:
+        """A script that a script runs or sources was evaluated with it, variables and all."""
+        if step.reference is None or step.role not in ("script", "source"):
+            return False
+        caller = self.files.get(step.reference.span.path)
+        return source.name == "shell" and caller is not None and caller.kind == "shell"
+
+    def _asked(self, source: Source, file: SourceFile, tree: Tree, step: _Step) -> Reading:
+        try:
+            return without_secrets(source.read(file, tree, scope=step.scope, role=step.role))
+        except Exception as error:
+            message = (
+                f"the {source.name} reader crashed on {file.path}, which is a bug in it:"
+                f" {type(error).__name__}: {error}"
+            )
+            return Reading(
+                notes=(Note(NoteKind.CRASHED, message, Span(file.path, 1, 1, 1, 1), required=True),)
+            )
+
+    def _tree(self) -> Tree:
+        if not self.written:
+            return self.assembly.tree
+        return OverlayTree(self.assembly.tree, {path: item.text for path, item in self.written.items()})
+
+    def _unread(self, note: Note, step: _Step) -> None:
+        reference = step.reference
+        if reference is None:
+            self.notes.append(replace(note, required=self.explicit or note.required))
+        elif note.kind is NoteKind.MISSING:
+            message = (
+                f"`{step.path}` ({step.role}) is named here and is not in the tree;"
+                " if it is written at run time or lies on the cluster, nothing in it could be judged"
+            )
+            self.notes.append(Note(NoteKind.MISSING, message, reference.span))
+        else:
+            self.notes.append(replace(note, span=reference.span))
+
+    def job(self) -> Job:
+        """What was gathered, in the order in which it was met."""
+        claims = [claim for path in self.claims for claim in self._claims_of(path)]
+        names = [Path(path).name for path in self.entries[1:4]]
+        more = ["..."] if len(self.entries) > 4 else []
+        return Job(
+            name=" + ".join([*self.entries[:1], *names, *more]),
+            files=tuple(self.files.values()),
+            launches=tuple(dict.fromkeys(self.launches)),
+            claims=tuple(dict.fromkeys(claims)),
+            notes=tuple(dict.fromkeys(self.notes)),
+            references=tuple(dict.fromkeys(self.references)),
+            suppressions=tuple(dict.fromkeys(self.suppressions)),
+        )
+
+    def _claims_of(self, path: str) -> list[Claim]:
+        """A batch header speaks of its own submission: with several in one job, of its own launches only."""
+        claims = self.claims[path]
+        headers = [other for other, found in self.claims.items() if any(_is_header(claim) for claim in found)]
+        if len(headers) < 2 or path not in headers:
+            return claims
+        scopes = list(dict.fromkeys(claim.scope for claim in claims if claim.scope.launch))
+        moved: list[Claim] = []
+        for claim in claims:
+            moved.extend(replace(claim, scope=scope) for scope in scopes) if _is_header(
+                claim
+            ) else moved.append(claim)
+        return moved
+
+
+def _is_header(claim: Claim) -> bool:
+    return claim.source == "slurm" and claim.scope == WHOLE_JOB and claim.strength is Strength.SCHEDULER
+
+
+def _moved(claim: Claim, origin: WrittenFile) -> Claim:
+    """A claim of a file that a script writes, at its place in the script."""
+
+    def place(span: Span) -> Span:
+        if span.path != origin.path:
+            return span
+        down = origin.span.line - 1
+        return Span(
+            origin.span.path,
+            span.line + down,
+            span.column,
+            span.end_line + down,
+            span.end_column,
+            span.snippet,
+        )
+
+    return replace(
+        claim, span=place(claim.span), because=tuple(_moved(reason, origin) for reason in claim.because)
+    )
