@@ -75,7 +75,8 @@ def rank(params: Dict[str, Any], emit: Emit) -> RankReport:
         params: `rank`, `world_size`, `local_rank`, `local_world_size`, `master_addr`, `master_port`, `backend`
             (`auto`: nccl where there is a device for each local rank, else gloo), `interface`, `steps`,
             `timeout_s`, `run_id`. `force_interface` puts `interface` above what the environment chooses, for
-            ranks on one machine that stand in for several nodes.
+            ranks on one machine that stand in for several nodes. `drill`: `{"stall_before": k}` lets this rank
+            stand still before collective k, to see that it is named.
 
     Raises ProbeUnavailable: kind `missing` without torch, `denied` when rank 0 cannot listen, `blocked` when the
     rank ended because another one did.
@@ -385,7 +386,9 @@ def _join(
         backend, store=store, rank=me.rank, world_size=world_size, timeout=timedelta(seconds=timeout_s)
     )
     me.left(collective=True)
-    collectives = Collectives(dist, torch, me)
+    collectives = Collectives(
+        dist, torch, me, stall_before=int(params.get("drill", {}).get("stall_before", 0))
+    )
     collectives.barrier("first collective", device)
     return collectives
 
@@ -400,7 +403,8 @@ def _resolve_self() -> str:
 class Collectives:
     """torch's collectives, counted and announced one by one; all of them wait for their end."""
 
-    def __init__(self, dist: Any, torch: Any, me: Progress) -> None:
+    def __init__(self, dist: Any, torch: Any, me: Progress, *, stall_before: int = 0) -> None:
+        self._stall_before = stall_before
         self._dist = dist
         self._torch = torch
         self._me = me
@@ -437,6 +441,8 @@ class Collectives:
         self.all_reduce(tensor, what)
 
     def _counted(self, what: str, tensor: Any, run: Callable[[], Any]) -> None:
+        if self._me.collective + 1 == self._stall_before:
+            time.sleep(3600.0)
         self._me.entering(what, collective=True)
         run()
         if tensor.is_cuda:

@@ -26,12 +26,13 @@ class Progress:
     def __init__(self, emit: Emit, *, rank: int) -> None:
         self.rank = rank
         self.phase = ""
+        #: Number of the last collective that was entered.
+        self.collective = 0
         self.phase_at_s: Dict[str, float] = {}
         self._emit = emit
         self._lock = threading.Lock()
         self._began = time.monotonic()
         self._counter = 0
-        self._collective = 0
         self._what = ""
         self._waiting_for: List[int] = []
         self._loading = False
@@ -83,7 +84,7 @@ class Progress:
         """
         self._moved()
         if collective:
-            self._collective += 1
+            self.collective += 1
         self._what, self._waiting_for, self._loading = what, list(waiting_for), loading
         data: Dict[str, Any] = {
             "what": what,
@@ -93,11 +94,11 @@ class Progress:
             "loading": loading,
         }
         if collective:
-            data["collective"] = self._collective
+            data["collective"] = self.collective
         if details:
             data["details"] = details
         self.say(phases.ENTERING, **data)
-        return self._collective
+        return self.collective
 
     def waits_for(self, ranks: Sequence[int]) -> None:
         """The same wait goes on, but for these ranks only."""
@@ -117,7 +118,7 @@ class Progress:
             "seconds": seconds,
         }
         if collective:
-            data["collective"] = self._collective
+            data["collective"] = self.collective
         self.say(phases.LEFT, **data)
 
     def _moved(self) -> None:
@@ -135,7 +136,7 @@ class Progress:
                 phase=self.phase,
                 what=self._what,
                 waiting_for=self._waiting_for,
-                collective=self._collective,
+                collective=self.collective,
                 loading=self._loading,
                 since_s=round(time.monotonic() - self._since, 3),
             )

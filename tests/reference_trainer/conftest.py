@@ -17,8 +17,13 @@ ROOT = Path(__file__).parents[2]
 Ranks = Callable[..., list[dict[str, Any]]]
 
 
+@pytest.fixture
 def free_port() -> int:
     """A port that nobody listens on now."""
+    return _free_port()
+
+
+def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -43,7 +48,7 @@ def ranks() -> Iterator[Ranks]:
         params = {
             "local_world_size": world_size,
             "master_addr": "127.0.0.1",
-            "master_port": free_port(),
+            "master_port": _free_port(),
             "backend": "gloo",
             "interface": "lo",
             "steps": steps,
