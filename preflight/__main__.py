@@ -1,14 +1,14 @@
 """`python -m preflight`, without the working directory on the import path.
 
-The tree that is linted is often the working directory, and nothing in it may be imported.
+The tree that is linted is often the working directory, and nothing in it may be imported. Python itself looks there
+for `preflight` before this line is reached; in a tree you do not trust use the command `preflight`, or `python -P`.
 """
 
-from __future__ import annotations
-
+import os
 import sys
-from pathlib import Path
 
-if sys.path and sys.path[0] in ("", str(Path.cwd())):
+# Before any further import: each of them would be looked for in the tree first.
+if not getattr(sys.flags, "safe_path", False) and sys.path and sys.path[0] in ("", os.getcwd()):  # noqa: PTH109
     del sys.path[0]
 
 from preflight.cli import main

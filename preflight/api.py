@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from preflight import __version__, catalog
+from preflight import __version__, catalog, report
 from preflight.errors import UsageError
-from preflight.recording import Configuration, Recording, load
+from preflight.recording import Configuration, Recording, load, save
 from preflight.report import Report, report_on
 
 if TYPE_CHECKING:
     from preflight.job import Job
+    from preflight.judgement import Check, Rule
     from preflight.progress import Progress
     from preflight.run import CheckOptions
 
@@ -32,15 +34,16 @@ def lint(
             the nearest directory above that holds all paths and the working directory.
 
     Raises:
-        UsageError: a path does not exist, or lies outside `root`.
+        UsageError: a path does not exist, or lies outside `root`; `configuration` names an unknown rule.
     """
+    wanted = _configured(configuration, catalog.rules())
     jobs = jobs_in(paths, root=root)
     return judge(
         Recording(
             jobs=jobs,
             created=_now(),
             tool_version=__version__,
-            configuration=configuration or Configuration(),
+            configuration=wanted,
         )
     )
 
@@ -56,17 +59,18 @@ def check(
     """Lint the job in `paths`, look at its nodes and between them, train a few steps, and judge what was recorded.
 
     Raises:
-        UsageError: the paths hold no job or several, or the nodes cannot be told.
+        UsageError: the paths hold no job, the nodes cannot be told, or `configuration` names an unknown check.
     """
     from preflight.run import record
 
+    wanted = _configured(configuration, (*catalog.rules(), *catalog.checks()))
     jobs = jobs_in(paths, root=root)
     recording = record(
         Recording(
             jobs=jobs,
             created=_now(),
             tool_version=__version__,
-            configuration=configuration or Configuration(),
+            configuration=wanted,
             verb="check",
         ),
         options,
@@ -74,6 +78,8 @@ def check(
         catalog.checks(),
         progress=progress,
     )
+    # What is judged is what a saved recording will hold, to the letter, so that `judge` cannot differ from `check`.
+    recording = load(save(recording))
     return recording, judge(recording)
 
 
@@ -94,6 +100,11 @@ def judge(recording: Recording | str | Path) -> Report:
     )
 
 
+def crashed(error: BaseException, *, verb: str) -> Report:
+    """The report of a run of `verb` that a bug in preflight ended; its exit code is 5."""
+    return report.crashed(error, verb=verb, created=_now(), version=__version__)
+
+
 def jobs_in(paths: Sequence[str | Path], *, root: str | Path | None = None) -> tuple[Job, ...]:
     """The jobs that the files in `paths` describe.
 
@@ -104,7 +115,7 @@ def jobs_in(paths: Sequence[str | Path], *, root: str | Path | None = None) -> t
 
     chosen = [Path(path) for path in paths] or [Path()]
     for path in chosen:
-        if not path.exists() and not path.is_symlink():
+        if not os.path.lexists(path):
             raise UsageError(f"{path} does not exist; name a job's script, its configuration or a directory")
     top = Path(root) if root is not None else _common_root(chosen)
     if not top.is_dir():
@@ -115,7 +126,7 @@ def jobs_in(paths: Sequence[str | Path], *, root: str | Path | None = None) -> t
 def _common_root(paths: Sequence[Path]) -> Path:
     """The working directory when everything lies in it, else the directory that holds all paths."""
     here = Path.cwd().resolve()
-    folders = [path.resolve() if path.is_dir() else path.absolute().parent.resolve() for path in paths]
+    folders = [path.resolve() if os.path.isdir(path) else path.absolute().parent.resolve() for path in paths]  # noqa: PTH112
     if all(folder == here or here in folder.parents for folder in folders):
         return here
     top = folders[0]
@@ -132,8 +143,22 @@ def _load(path: Path) -> Recording:
     try:
         return load(data)
     except ValueError as error:
-        lines = [line.strip() for line in str(error).splitlines()[:4]]
-        raise UsageError(f"{path} is no recording of this version of preflight: {' '.join(lines)}") from None
+        raise UsageError(f"{path} is no recording that preflight {__version__} can read: {error}") from None
+
+
+def _configured(configuration: Configuration | None, items: Sequence[Rule | Check]) -> Configuration:
+    """The configuration, when every rule and check it names exists: a misspelt one would silently judge nothing.
+
+    `items` are those of this verb. What is ignored may belong to another one, so that all can share a configuration.
+    """
+    wanted = configuration or Configuration()
+    unknown = catalog.unknown_names(wanted.select, items)
+    if ignored := catalog.unknown_names(wanted.ignore, items):
+        unknown |= catalog.unknown_names(ignored, (*catalog.rules(), *catalog.checks()))
+    for name, near in unknown.items():
+        hint = f"; the nearest: {', '.join(near)}" if near else ""
+        raise UsageError(f"there is no rule or check {name!r} here to select or ignore{hint}")
+    return wanted
 
 
 def _plugins() -> tuple[str, ...]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import functools
 import importlib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -47,31 +49,37 @@ def load(group: str) -> Loaded:
     items: list[Any] = []
     broken: list[Broken] = []
     plugins: list[str] = []
-    for point in _points(group):
+    points = _points(group)
+    if not points:
+        why = "no installed distribution offers any; preflight has to be installed, not only be on the path"
+        broken.append(Broken(group, "preflight", "entry points", why))
+    for point in points:
         plugin = _label(point)
         plugins.append(plugin)
         try:
-            pack = point.load()
-            entries = tuple(pack)
-        except Exception as error:
+            entries = _entries(point.load())
+        except (Exception, SystemExit) as error:
             broken.append(Broken(group, plugin, point.value, _why(error)))
             continue
         for entry in entries:
             try:
-                items.append(_resolve(entry))
-            except Exception as error:
+                item = _resolve(entry)
+                _refuse_stranger(group, item, items)
+            except (Exception, SystemExit) as error:
                 broken.append(Broken(group, plugin, str(entry), _why(error)))
+            else:
+                items.append(item)
     return Loaded(tuple(items), tuple(broken), tuple(plugins))
 
 
 def rules() -> tuple[Rule, ...]:
-    """All rules, by id. Raises ValueError when two share an id or a name."""
-    return _unique(item for item in load(RULES).items if isinstance(item, Rule))
+    """All rules, by id."""
+    return tuple(sorted(load(RULES).items, key=lambda item: item.meta.id))
 
 
 def checks() -> tuple[Check, ...]:
-    """All checks, by id. Raises ValueError when two share an id or a name."""
-    return _unique(item for item in load(CHECKS).items if isinstance(item, Check))
+    """All checks, by id."""
+    return tuple(sorted(load(CHECKS).items, key=lambda item: item.meta.id))
 
 
 def sources() -> tuple[Any, ...]:
@@ -80,16 +88,59 @@ def sources() -> tuple[Any, ...]:
 
 
 def named(group: str, name: str) -> Any:
-    """The executor or reporter called `name`. Raises KeyError with the valid names."""
+    """The executor or reporter called `name`. Raises KeyError with the nearest and the valid names."""
     found = {item.name: item for item in load(group).items}
     if name not in found:
-        raise KeyError(f"there is no {name!r}; known are {', '.join(sorted(found)) or 'none'}")
+        near = get_close_matches(name.lower(), found, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise KeyError(f"there is no {name!r}; {hint}known are {', '.join(sorted(found)) or 'none'}")
     return found[name]
+
+
+def unknown_names(names: Iterable[str], items: Iterable[Rule | Check]) -> dict[str, tuple[str, ...]]:
+    """Those of `names` that are no id, name or area of `items`, each with the nearest ones."""
+    known: dict[str, None] = {}
+    for item in items:
+        known.update(dict.fromkeys((item.meta.id, item.meta.name, item.meta.area)))
+    return {name: nearest(name, known) for name in names if name.upper() not in known and name.lower() not in known}
+
+
+def nearest(name: str, known: Iterable[str]) -> tuple[str, ...]:
+    """Up to three of the `known` ids and names that look most like `name`."""
+    candidates = tuple(known)
+    for spelling in (name.lower(), name.upper()):
+        near = get_close_matches(spelling, candidates, n=3, cutoff=0.5)
+        if near:
+            return tuple(near)
+    return ()
 
 
 def _points(group: str) -> list[EntryPoint]:
     found = {(point.name, point.value): point for point in entry_points(group=group)}
     return sorted(found.values(), key=lambda p: (p.name != "builtin", _label(p), p.name, p.value))
+
+
+def _entries(pack: Any) -> tuple[Any, ...]:
+    if isinstance(pack, str):
+        raise TypeError("a pack is a tuple of 'module:attribute' strings, not one string")
+    return tuple(pack)
+
+
+def _refuse_stranger(group: str, item: Any, items: Sequence[Any]) -> None:
+    """Raise TypeError or ValueError for something that is not of this group, or whose name is taken."""
+    if group not in (RULES, CHECKS):
+        if not isinstance(getattr(item, "name", None), str):
+            raise TypeError(f"it has no name, which everything in {group} has")
+        if any(item.name == other.name for other in items):
+            raise ValueError(f"the name {item.name!r} is taken")
+        return
+    expected = Rule if group == RULES else Check
+    if not isinstance(item, expected):
+        raise TypeError(f"it is no {expected.__name__.lower()} but {type(item).__name__}; the decorator makes one")
+    for other in items:
+        if item.meta.id == other.meta.id or item.meta.name == other.meta.name:
+            taken = f"{other.meta.id} {other.meta.name}"
+            raise ValueError(f"{item.meta.id} {item.meta.name} collides with {taken}; ids and names are used once")
 
 
 def _label(point: EntryPoint) -> str:
@@ -104,19 +155,5 @@ def _resolve(entry: Any) -> Any:
     return getattr(importlib.import_module(module), attribute)
 
 
-def _why(error: Exception) -> str:
+def _why(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
-
-
-def _unique(found: Any) -> tuple[Any, ...]:
-    by_id: dict[str, Any] = {}
-    names: dict[str, str] = {}
-    for item in found:
-        meta = item.meta
-        other = by_id.get(meta.id)
-        if other is not None and other is not item:
-            raise ValueError(f"{meta.id} is both {other.meta.name} and {meta.name}; ids are never reused")
-        if names.setdefault(meta.name, meta.id) != meta.id:
-            raise ValueError(f"{meta.name} names both {names[meta.name]} and {meta.id}")
-        by_id[meta.id] = item
-    return tuple(by_id[key] for key in sorted(by_id))

@@ -18,12 +18,34 @@ if TYPE_CHECKING:
     from preflight.recording import Configuration
     from preflight.report import Report
 
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
 
-@click.group(context_settings=_SETTINGS)
+class _Verbs(click.Group):
+    """A group that names the nearest verb for one that does not exist, and the files that were meant for lint."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Click's own, with a better sentence."""
+        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            from difflib import get_close_matches
+
+            near = get_close_matches(args[0], self.commands, n=1)
+            if near:
+                hint = f"Did you mean {near[0]!r}?"
+            elif Path(args[0]).suffix:
+                hint = f"To judge a job's files: preflight lint {args[0]}"
+            else:
+                hint = f"Known are {', '.join(self.commands)}."
+            raise click.UsageError(f"There is no verb {args[0]!r}. {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=_Verbs, context_settings=_SETTINGS)
 @click.version_option(__version__, "--version", prog_name="preflight", message="%(prog)s %(version)s")
 def cli() -> None:
     """Finds what will kill or hang a distributed training job, before it is submitted.
@@ -102,8 +124,8 @@ def lint(paths: tuple[Path, ...], root: Path | None, **judging: Any) -> int:
     """
     from preflight import api
 
-    report = api.lint(paths or (Path(),), root=root, configuration=_configuration(judging))
-    return _deliver(report, judging)
+    configuration = _configuration(judging)
+    return _deliver("lint", judging, lambda: api.lint(paths or (Path(),), root=root, configuration=configuration))
 
 
 @cli.command()
@@ -173,20 +195,25 @@ def check(paths: tuple[Path, ...], root: Path | None, save: Path | None, **optio
 
     PATHS are the job's files, as for lint. Nothing is installed on the nodes and nothing of preflight stays there.
     """
-    from preflight import api
-    from preflight.recording import save as dump
-    from preflight.reporters.live import live_progress
     from preflight.run import CheckOptions
 
     names = CheckOptions.field_names()
-    chosen = CheckOptions(**{name: options[name] for name in names if name in options})
-    with live_progress(sys.stderr) as progress:
-        recording, report = api.check(
-            paths, chosen, root=root, configuration=_configuration(options), progress=progress
-        )
-    if save is not None:
-        _write(save, dump(recording))
-    return _deliver(report, options)
+    chosen = CheckOptions(**{name: options[name] for name in names if options.get(name) is not None})
+    configuration = _configuration(options)
+
+    def report() -> Report:
+        from preflight import api
+        from preflight.deliver import write
+        from preflight.recording import save as dump
+        from preflight.reporters.live import live_progress
+
+        with live_progress(sys.stderr) as progress:
+            recording, found = api.check(paths, chosen, root=root, configuration=configuration, progress=progress)
+        if save is not None:
+            write(save, dump(recording))
+        return found
+
+    return _deliver("check", options, report)
 
 
 @cli.command()
@@ -197,14 +224,15 @@ def check(paths: tuple[Path, ...], root: Path | None, save: Path | None, **optio
 @click.option("--color/--no-color", default=None, help="As for lint.")
 def judge(recording: Path, allow_incomplete: bool, **judging: Any) -> int:
     """Judge a saved recording again: the same verdict and findings, with no cluster."""
+    from dataclasses import replace
+
     from preflight import api
 
-    report = api.judge(recording)
-    if allow_incomplete and report.exit_code == 3:
-        from dataclasses import replace
+    def report() -> Report:
+        found = api.judge(recording)
+        return replace(found, exit_code=0) if allow_incomplete and found.exit_code == 3 else found
 
-        report = replace(report, exit_code=0)
-    return _deliver(report, judging)
+    return _deliver("judge", judging, report)
 
 
 @cli.command()
@@ -213,7 +241,7 @@ def explain(name: str) -> int:
     """Print what a rule or check looks for, why it matters and how to fix it."""
     from preflight.explain import explanation
 
-    click.echo(explanation(name))
+    _print(explanation(name) + "\n")
     return 0
 
 
@@ -223,7 +251,7 @@ def rules(output: str) -> int:
     """List every rule and check."""
     from preflight.explain import listing
 
-    click.echo(listing(output), nl=False)
+    _print(listing(output))
     return 0
 
 
@@ -236,7 +264,7 @@ def schema(document: str) -> int:
     from preflight import recording, report
 
     found = report.schema() if document == "report" else recording.schema()
-    click.echo(json.dumps(found, indent=2, sort_keys=True))
+    _print(json.dumps(found, indent=2, sort_keys=True) + "\n")
     return 0
 
 
@@ -252,21 +280,43 @@ def _configuration(options: dict[str, Any]) -> Configuration:
     )
 
 
-def _deliver(report: Report, options: dict[str, Any]) -> int:
-    """Write the report in every format asked for; the exit code is the report's own."""
-    from preflight.deliver import deliver
+def _deliver(verb: str, options: dict[str, Any], make: Callable[[], Report]) -> int:
+    """Make the report and write it in every format asked for; the exit code is the report's own.
 
-    deliver(report, options["outputs"], color=options["color"], verbose=options["verbose"])
-    return report.exit_code
-
-
-def _write(path: Path, data: bytes) -> None:
+    After a bug in preflight there is a report too, which says so: whoever waits for the file finds one.
+    """
+    from preflight import deliver
     from preflight.errors import UsageError
 
+    outputs = deliver.outputs(options["outputs"])
+
+    def hand_out(report: Report) -> int:
+        deliver.deliver(report, outputs, color=options["color"], verbose=options["verbose"])
+        return report.exit_code
+
     try:
-        path.write_bytes(data)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}") from None
+        report = make()
+    except (UsageError, click.ClickException):
+        raise
+    except Exception as error:
+        from preflight import api
+
+        hand_out(api.crashed(error, verb=verb))
+        raise
+    return hand_out(report)
+
+
+def _print(text: str) -> None:
+    from preflight.deliver import print_bytes
+
+    print_bytes(text.encode())
+
+
+def _complain(text: str) -> None:
+    """Say something on standard error, with whatever a hostile file put into it made harmless."""
+    from preflight.reporters.clean import clean
+
+    click.echo(clean(text, keep_newlines=True), err=True)
 
 
 def main() -> None:
@@ -275,31 +325,25 @@ def main() -> None:
 
 
 def _run(arguments: list[str]) -> int:
+    from preflight.errors import UsageError
+
     try:
         code = cli.main(arguments, prog_name="preflight", standalone_mode=False)
     except click.ClickException as error:
         error.show()
         return 2
+    except UsageError as error:
+        _complain(f"preflight: {error}")
+        return 2
     except (click.exceptions.Abort, KeyboardInterrupt):
-        click.echo("preflight: interrupted", err=True)
+        _complain("preflight: interrupted")
         return 130
-    except BrokenPipeError:
-        # Whoever read our output went away (`| head`): nothing to say, and nobody to say it to.
-        sys.stderr.close()
-        return 1
-    except Exception as error:
-        from preflight.errors import UsageError
-
-        if isinstance(error, UsageError):
-            click.echo(f"preflight: {error}", err=True)
-            return 2
+    except Exception:
         import traceback
 
-        traceback.print_exc()
-        click.echo(
-            f"preflight {__version__}: this is a bug in preflight, not in your job; please report the lines above",
-            err=True,
-        )
+        _complain(traceback.format_exc())
+        said = "this is a bug in preflight, not in your job; please report the lines above"
+        _complain(f"preflight {__version__}: {said}")
         return 5
     return code if isinstance(code, int) else 0
 

@@ -7,63 +7,114 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from preflight import catalog
 from preflight.errors import UsageError
 from preflight.report import Report
-from preflight.reporters.base import Style
+from preflight.reporters.base import Reporter, Style
+
+#: So wide is text that goes to a file or a pipe.
+_PLAIN_WIDTH = 100
 
 
-def deliver(report: Report, outputs: Sequence[str], *, color: bool | None, verbose: bool) -> None:
-    """Render `report` once for each `FORMAT[:FILE]` of `outputs` (text to standard output without any).
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One `FORMAT[:FILE]`; without a path it is for standard output."""
+
+    reporter: Reporter
+    path: Path | None
+
+
+def outputs(wanted: Sequence[str]) -> tuple[Output, ...]:
+    """What the user asked for with `--output`, text to standard output when nothing.
+
+    Told apart from writing, so that a mistake shows before a run of minutes and not behind it.
 
     Raises:
-        UsageError: an unknown format, two formats for standard output, or a file that cannot be written.
+        UsageError: an unknown format, two formats for standard output, or a folder that is not there.
     """
-    wanted = [_parse(output) for output in outputs] or [("text", None)]
-    if sum(path is None for _, path in wanted) > 1:
+    found = tuple(_parsed(one) for one in wanted or ("text",))
+    if sum(output.path is None for output in found) > 1:
         raise UsageError("only one format can go to standard output; give the others a file: --output json:report.json")
-    for name, path in wanted:
+    return found
+
+
+def deliver(report: Report, to: Sequence[Output], *, color: bool | None, verbose: bool) -> None:
+    """Render `report` once for each output. One that fails does not keep the others from being written.
+
+    Raises:
+        UsageError: a file that cannot be written.
+    """
+    failure: Exception | None = None
+    for output in to:
         try:
-            reporter = catalog.named(catalog.REPORTERS, name)
-        except KeyError as error:
-            raise UsageError(f"--output {name}: {error.args[0]}") from None
-        if path is None:
-            data = reporter.render(report, _terminal_style(color, verbose))
-            sys.stdout.flush()
-            sys.stdout.buffer.write(data)
-            sys.stdout.buffer.flush()
-        else:
-            _write(path, reporter.render(report, Style(color=bool(color), verbose=verbose)))
+            if output.path is None:
+                print_bytes(output.reporter.render(report, _terminal_style(color, verbose)))
+            else:
+                style = Style(width=_PLAIN_WIDTH, color=bool(color), verbose=verbose)
+                write(output.path, output.reporter.render(report, style))
+        except Exception as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
 
 
-def _parse(output: str) -> tuple[str, Path | None]:
-    name, separator, path = output.partition(":")
+def print_bytes(data: bytes) -> None:
+    """Write to standard output; that its reader went away (`| head`) changes nothing."""
+    try:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        # The interpreter flushes once more at its end, and would complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _parsed(wanted: str) -> Output:
+    name, separator, path = wanted.partition(":")
     if separator and not path:
-        raise UsageError(f"--output {output}: a file name is expected behind the colon")
-    return name, Path(path) if path else None
+        raise UsageError(f"--output {wanted}: a file name is expected behind the colon")
+    try:
+        reporter = catalog.named(catalog.REPORTERS, name)
+    except KeyError as error:
+        raise UsageError(f"--output {wanted}: {error.args[0]}") from None
+    if path and not Path(path).parent.is_dir():
+        raise UsageError(f"--output {wanted}: there is no folder {Path(path).parent}")
+    if path and Path(path).is_dir():
+        raise UsageError(f"--output {wanted}: {path} is a folder; a file name is expected")
+    return Output(reporter, Path(path) if path else None)
 
 
 def _terminal_style(color: bool | None, verbose: bool) -> Style:
     terminal = sys.stdout.isatty()
     if color is None:
         color = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    width = shutil.get_terminal_size((100, 40)).columns if terminal else 100
+    width = shutil.get_terminal_size((_PLAIN_WIDTH, 40)).columns if terminal else _PLAIN_WIDTH
     return Style(width=max(40, min(width, 140)), color=color, verbose=verbose)
 
 
-def _write(path: Path, data: bytes) -> None:
-    """Write beside the target and move over it, so that a reader never sees half a report."""
+def write(path: Path, data: bytes) -> None:
+    """Write beside the target and move over it, so that a reader never sees half of it.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
     try:
         if path.exists() and not path.is_file():
+            # A device or a pipe: there is nothing to move over.
             path.write_bytes(data)
             return
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(data)
-        Path(temporary).chmod(0o666 & ~_umask())
-        Path(temporary).replace(path)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:64]}.")
+        try:
+            with os.fdopen(descriptor, "wb") as stream:
+                stream.write(data)
+            Path(temporary).chmod(0o666 & ~_umask())
+            Path(temporary).replace(path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from None
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-from difflib import get_close_matches
 
 from preflight import catalog
 from preflight.errors import UsageError
@@ -26,15 +25,13 @@ def explanation(name: str) -> str:
     known: dict[str, Rule | Check] = {}
     for item in everything():
         known[item.meta.id] = known[item.meta.name] = item
-    item = known.get(name) or known.get(name.upper())  # type: ignore[assignment]
-    if item is None:
-        near = get_close_matches(name, known, n=3, cutoff=0.5) or get_close_matches(
-            name.upper(), known, n=3, cutoff=0.5
-        )
+    chosen = known.get(name.upper()) or known.get(name.lower())
+    if chosen is None:
+        near = catalog.nearest(name, known)
         hint = f"; the nearest: {', '.join(near)}" if near else ""
         raise UsageError(f"there is no rule or check {name!r}{hint} (preflight rules lists them all)")
-    meta = item.meta
-    kind = "rule: reads files only" if isinstance(item, Rule) else f"check: {item.when} stage"
+    meta = chosen.meta
+    kind = "rule: reads files only" if isinstance(chosen, Rule) else f"check: {chosen.when} stage"
     facts = (
         kind,
         meta.severity.value,

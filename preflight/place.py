@@ -6,6 +6,7 @@ is hostile until somebody vouches for it). What cannot be determined is said, ne
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,9 +16,14 @@ from preflight.job import Claim, Job, Known, Launch, Scope, Value
 from preflight.job.hostname import is_hostname
 from preflight.node.wire import Context
 from preflight.recording import Node
+from preflight.redact import HIDDEN
 
 #: Variables of the job that must not be laid over a child: they would change what observes, not what is observed.
 _NEVER = ("PATH", "HOME", "SHELL", "USER", "LOGNAME", "PYTHONSTARTUP", "PYTHONINSPECT")
+
+#: The number of nodes comes out of a file; so many agents are started on this machine without being asked for.
+MOST_LOCAL = 16
+_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,22 +53,29 @@ def nodes_of(
         return _from_names(claimed)
     if executor == "local":
         count = _claimed_count(jobs) or 1
+        if count > MOST_LOCAL:
+            raise UsageError(
+                f"the job wants {count} nodes, and --on local plays at most {MOST_LOCAL} on this machine; "
+                f"name fewer with --hosts local[1-{MOST_LOCAL}]"
+            )
         return tuple(Node(f"local{index}", index, "localhost") for index in range(count))
     if claimed:
         shown = ", ".join(claimed[:4]) + (" ..." if len(claimed) > 4 else "")
         raise UsageError(
-            f"the job's own files name the nodes {shown}; pass --trust-job to connect to them, or name them with --hosts"
+            f"the job's own files name the nodes {shown}; "
+            "pass --trust-job to connect to them, or name them with --hosts"
         )
     raise UsageError("which nodes? name them with --hosts node[1-4] or --hostfile FILE, or use --on local")
 
 
 def _expand(hosts: str) -> tuple[str, ...]:
-    from ClusterShell.NodeSet import NodeSet, NodeSetException
+    from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 
     names: list[str] = []
     try:
         for part in _outside_brackets(hosts):
-            names.extend([part] if "[" not in part else NodeSet(part))
+            # No groups: their definitions may be commands, which nobody asked to be run.
+            names.extend([part] if "[" not in part else NodeSet(part, resolver=RESOLVER_NOGROUP))
     except NodeSetException as error:
         raise UsageError(f"--hosts {hosts}: {error}") from None
     return tuple(names)
@@ -84,7 +97,9 @@ def _outside_brackets(hosts: str) -> list[str]:
 def _from_names(names: Sequence[str], slots: Sequence[int | None] = ()) -> tuple[Node, ...]:
     nodes: list[Node] = []
     for index, name in enumerate(names):
-        host = name.rpartition("@")[2]
+        user, at, host = name.rpartition("@")
+        if at and not _USER.fullmatch(user):
+            raise UsageError(f"{user!r} of {name!r} is no user name: letters, digits, dots, _ and - are expected")
         if not is_hostname(host):
             raise UsageError(
                 f"{name!r} is no host name: letters, digits, dots and hyphens are expected, and no leading hyphen"
@@ -193,8 +208,12 @@ def _environment(job: Job, scope: Scope) -> dict[str, str]:
     found: dict[str, str] = {}
     for claim in job.environment(scope):
         name = claim.quantity.removeprefix("env.")
-        if name not in _NEVER and isinstance(claim.value, Known) and claim.value.value is not None:
-            found[name] = str(claim.value.value)
+        if name in _NEVER or not isinstance(claim.value, Known) or claim.value.value is None:
+            continue
+        text = str(claim.value.value)
+        # A secret was taken out when the file was read; its asterisks are no value.
+        if HIDDEN not in text:
+            found[name] = text
     return found
 
 

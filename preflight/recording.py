@@ -140,8 +140,12 @@ class Recording:
     stages: tuple[StageRecord, ...] = ()
     facts: tuple[FactRecord, ...] = ()
     events: tuple[EventRecord, ...] = ()
-    interrupted: Literal[0, 130, 143] = 0
+    interrupted: int = 0
     schema_version: Literal[1] = SCHEMA_VERSION
+
+    def __post_init__(self) -> None:
+        if self.interrupted not in (0, 130, 143):
+            raise ValueError(f"interrupted is 130 or 143, or 0 for a run to its end, not {self.interrupted}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,9 +67,7 @@ def _data_parallel_size(job: Job, launch: Launch) -> Iterator[Claim]:
     if not parts or not world or job.setting("data_parallel_size", launch.scope):
         return
     sizes = [
-        join(claim.value for claim in found)
-        for name in _MODEL_PARALLEL
-        if (found := job.setting(name, launch.scope))
+        join(claim.value for claim in found) for name in _MODEL_PARALLEL if (found := job.setting(name, launch.scope))
     ]
     value = lift(_quotient, join(claim.value for claim in world), *sizes)
     if not isinstance(value, Unresolved):

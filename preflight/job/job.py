@@ -26,9 +26,7 @@ class NoteKind(enum.Enum):
 
 
 #: Of a file with such a note nothing is known.
-UNSEEN = frozenset(
-    {NoteKind.UNREADABLE, NoteKind.TOO_LARGE, NoteKind.MISSING, NoteKind.OUTSIDE, NoteKind.CRASHED}
-)
+UNSEEN = frozenset({NoteKind.UNREADABLE, NoteKind.TOO_LARGE, NoteKind.MISSING, NoteKind.OUTSIDE, NoteKind.CRASHED})
 
 
 @dataclass(frozen=True, slots=True)

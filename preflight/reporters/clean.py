@@ -3,30 +3,49 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Sequence
+
+from preflight.job.hostname import is_hostname
+
+#: Control, format (also bidirectional overrides), surrogate, private use, line and paragraph separators.
+_SHOWN_AS_ESCAPES = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
+#: Of names that cannot be folded so many are listed.
+_MOST_NAMES = 12
 
 
 def clean(text: str, *, keep_newlines: bool = False) -> str:
     """`text` with tabs as single spaces (columns stay right) and control and format characters made visible."""
+    if text.isascii() and text.isprintable():
+        return text
     out: list[str] = []
     for character in text:
         if character == "\n" and keep_newlines:
             out.append(character)
         elif character in "\t\n\r":
             out.append(" ")
-        elif unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co"):
-            out.append(f"\\x{ord(character):02x}" if ord(character) < 256 else f"\\u{ord(character):04x}")
+        elif unicodedata.category(character) in _SHOWN_AS_ESCAPES:
+            out.append(_escape(ord(character)))
         else:
             out.append(character)
     return "".join(out)
 
 
-def fold_nodes(names: tuple[str, ...]) -> str:
-    """`node1,node2,node3,db` as `node[1-3],db`; text that is no node name is left as it is."""
+def _escape(code: int) -> str:
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def fold_nodes(names: Sequence[str]) -> str:
+    """`node1,node2,node3,db` as `node[1-3],db`; what are no host names (files, pairs) is listed, if not too long.
+
+    Only host names are handed on to be folded: in other text a bracket would be read as a range, of any size.
+    """
     if len(names) <= 1:
         return clean(", ".join(names))
-    from ClusterShell.NodeSet import NodeSet, NodeSetException
+    if all(is_hostname(name) for name in names):
+        from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
 
-    try:
-        return clean(str(NodeSet.fromlist(list(names))))
-    except NodeSetException:
-        return clean(", ".join(names))
+        return str(NodeSet.fromlist(list(names), resolver=RESOLVER_NOGROUP))
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return clean(", ".join(names[:_MOST_NAMES])) + more
