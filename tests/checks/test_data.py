@@ -1,0 +1,133 @@
+"""Data on the nodes: there, and the same everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from preflight.outcome import Severity, Status
+from preflight.recording import FactRecord, Unavailable
+from preflight_checks.data import data_path_missing, shard_list_differs
+from preflight_checks.probes.paths import Entry, PathState, path_state
+
+from .build import TIMEOUT, fact, facts, fleet, job, judge, one, plan, statuses
+
+PATH = "/data/train"
+JOB = {"data_path": PATH}
+SHARDS = {f"part-{i:03}": 100 for i in range(4)}
+
+
+def folder(
+    node: str, files: Mapping[str, int] = SHARDS, *, system: str = "lustre", path: str = PATH
+) -> FactRecord:
+    entries = [Entry(name, size) for name, size in files.items()]
+    state = PathState(path, path, "directory", file_system=system, entries=entries, listed=len(entries))
+    return at(node, state_with_digest(state, files))
+
+
+def state_with_digest(state: PathState, files: Mapping[str, int]) -> PathState:
+    from dataclasses import replace
+
+    return replace(state, digest=str(sorted(files.items())))
+
+
+def at(node: str, state: PathState) -> FactRecord:
+    return fact(path_state, node, state, params={"path": state.path})
+
+
+def absent(node: str, problem: str = "missing", path: str = PATH) -> FactRecord:
+    return at(node, PathState(path, path, "", problem, "No such file or directory"))
+
+
+def test_paths_are_looked_at_where_the_ranks_run_and_urls_are_not() -> None:
+    wanted = plan(data_path_missing, job(**JOB), fleet(2))
+    assert [(r.node, r.context, r.required) for r in wanted] == [("node0", True, True), ("node1", True, True)]
+    assert plan(data_path_missing, job(data_path="s3://bucket/train"), fleet(2)) == []
+    assert plan(data_path_missing, job(data_path="/data/{000..127}.tar"), fleet(2)) == []
+
+
+def test_a_path_one_node_lacks_names_that_node() -> None:
+    found = one(
+        judge(
+            data_path_missing, job(**JOB), fleet(3), facts(folder("node0"), folder("node1"), absent("node2"))
+        ),
+        Status.FAIL,
+    )
+    assert found.nodes == ("node2",) and PATH in found.message and found.severity is None
+
+
+def test_a_relative_name_that_exists_nowhere_may_be_that_of_a_hub() -> None:
+    nowhere = facts(*(absent(f"node{i}", path="wikitext") for i in range(2)))
+    found = one(judge(data_path_missing, job(data_path="wikitext"), fleet(2), nowhere), Status.FAIL)
+    assert found.severity is Severity.WARNING
+    certain = facts(*(absent(f"node{i}") for i in range(2)))
+    assert one(judge(data_path_missing, job(**JOB), fleet(2), certain), Status.FAIL).severity is None
+
+
+def test_a_dangling_link_and_a_denied_path_are_told_apart() -> None:
+    seen = facts(folder("node0"), absent("node1", "dangling"), absent("node2", "denied"))
+    messages = [
+        v.message for v in judge(data_path_missing, job(**JOB), fleet(3), seen) if v.status is Status.FAIL
+    ]
+    assert any("link to nothing" in m for m in messages) and any("may not be read" in m for m in messages)
+
+
+def test_another_kind_is_an_error_and_another_file_system_a_warning() -> None:
+    file = at("node1", PathState(PATH, PATH, "file", size_bytes=3, listed=1))
+    found = one(judge(data_path_missing, job(**JOB), fleet(2), facts(folder("node0"), file)), Status.FAIL)
+    assert "is a file on node1" in found.message
+    local = facts(folder("node0"), folder("node1"), folder("node2", system="ext4"))
+    found = one(judge(data_path_missing, job(**JOB), fleet(3), local), Status.FAIL)
+    assert found.severity is Severity.WARNING and found.nodes == ("node2",) and "ext4" in found.message
+
+
+def test_a_path_that_hangs_is_unknown_and_required() -> None:
+    verdicts = judge(
+        data_path_missing, job(**JOB), fleet(1), facts(fact(path_state, "node0", TIMEOUT, params=JOB_PATH))
+    )
+    assert one(verdicts, Status.UNKNOWN).required
+    nowhere = fact(path_state, "node0", Unavailable("context", "no directory is known"), params=JOB_PATH)
+    assert not one(judge(data_path_missing, job(**JOB), fleet(1), facts(nowhere)), Status.UNKNOWN).required
+
+
+JOB_PATH = {"path": PATH}
+
+
+def test_a_missing_shard_is_named_with_its_node() -> None:
+    short = {name: size for name, size in SHARDS.items() if name != "part-002"}
+    seen = facts(folder("node0"), folder("node1", short), folder("node2"))
+    found = one(judge(shard_list_differs, job(**JOB), fleet(3), seen), Status.FAIL)
+    assert found.nodes == ("node1",) and "part-002 is missing" in found.message and found.severity is None
+
+
+def test_a_truncated_shard_is_named_with_both_sizes() -> None:
+    seen = facts(folder("node0"), folder("node1", {**SHARDS, "part-001": 7}), folder("node2"))
+    found = one(judge(shard_list_differs, job(**JOB), fleet(3), seen), Status.FAIL)
+    assert "part-001 (7 instead of 100 bytes)" in found.message
+
+
+def test_an_empty_directory_is_told_as_such_and_once() -> None:
+    seen = facts(folder("node0"), folder("node1", {}), folder("node2"))
+    found = one(judge(shard_list_differs, job(**JOB), fleet(3), seen), Status.FAIL)
+    assert found.nodes == ("node1",) and "empty" in found.message
+
+
+def test_own_shards_on_each_node_are_a_warning_at_most() -> None:
+    seen = facts(*(folder(f"node{i}", {f"{i}-{k}": 1 for k in range(4)}) for i in range(2)))
+    verdicts = judge(shard_list_differs, job(**JOB), fleet(2), seen)
+    assert {v.severity for v in verdicts} == {Severity.WARNING}
+
+
+def test_unreadable_files_are_named() -> None:
+    state = PathState(
+        PATH, PATH, "directory", entries=[Entry("a", 1)], unreadable=["b"], listed=1, digest="x"
+    )
+    found = one(judge(shard_list_differs, job(**JOB), fleet(1), facts(at("node0", state))), Status.FAIL)
+    assert "b of /data/train cannot be read on node0" in found.message
+
+
+def test_equal_lists_pass_and_no_paths_are_no_case() -> None:
+    assert statuses(
+        judge(shard_list_differs, job(**JOB), fleet(2), facts(folder("node0"), folder("node1")))
+    ) == {"pass"}
+    assert statuses(judge(shard_list_differs, job(), fleet(2), facts())) == {"not-applicable"}
+    assert statuses(judge(data_path_missing, job(), fleet(2), facts())) == {"not-applicable"}

@@ -1,0 +1,112 @@
+"""Host names: a node's own, and that of rank 0."""
+
+from __future__ import annotations
+
+from preflight.job import Unresolved
+from preflight.outcome import Severity, Status
+from preflight.recording import FactRecord
+from preflight_checks.names import hostname_loopback, master_name
+from preflight_checks.probes.interfaces import Address, Interface, Interfaces, interfaces
+from preflight_checks.probes.names import Lookup, resolve
+
+from .build import TIMEOUT, fact, facts, fleet, job, judge, one, plan, statuses
+
+
+def own(node: str, *addresses: str, problem: str = "") -> FactRecord:
+    return fact(resolve, node, Lookup(node, list(addresses), problem, own=True), params={"name": ""})
+
+
+def sees(node: str, name: str, *addresses: str, problem: str = "", took_s: float = 0.0) -> FactRecord:
+    return fact(resolve, node, Lookup(name, list(addresses), problem, "", took_s), params={"name": name})
+
+
+def has(node: str, *addresses: str) -> FactRecord:
+    item = Interface("eth0", True, True, False, [Address(a, 24) for a in addresses], 1500)
+    return fact(interfaces, node, Interfaces([item]))
+
+
+NETWORK = [has(f"node{i}", f"10.0.0.{i + 1}") for i in range(4)]
+
+
+def test_a_name_on_loopback_is_an_error_for_gloo() -> None:
+    seen = facts(own("node0", "10.0.0.1"), own("node1", "127.0.1.1"), own("node2", "::1"))
+    found = one(judge(hostname_loopback, job(backend="gloo"), fleet(3), seen), Status.FAIL)
+    assert found.nodes == ("node1", "node2")
+    assert found.severity is None
+    assert "127.0.1.1" in found.message and "GLOO_SOCKET_IFNAME" in found.remedy
+
+
+def test_a_back_end_nobody_states_makes_it_a_warning() -> None:
+    found = one(judge(hostname_loopback, job(), fleet(2), facts(own("node0", "127.0.1.1"))), Status.FAIL)
+    assert found.severity is Severity.WARNING
+
+
+def test_an_unresolvable_own_name_makes_gloo_fall_back_on_loopback() -> None:
+    seen = facts(own("node1", problem="timeout"))
+    assert one(judge(hostname_loopback, job(backend="gloo"), fleet(2), seen), Status.FAIL).nodes == ("node1",)
+
+
+def test_an_interface_override_makes_the_own_name_irrelevant_for_gloo_but_not_for_servers() -> None:
+    seen = facts(own("node1", "127.0.1.1"))
+    chosen = job(backend="gloo", env_GLOO_SOCKET_IFNAME="eth0")
+    assert statuses(judge(hostname_loopback, chosen, fleet(2), seen)) == {"not-applicable"}
+    servers = job(ps_mode=True, env_GLOO_SOCKET_IFNAME="eth0")
+    assert statuses(judge(hostname_loopback, servers, fleet(2), seen)) == {"fail"}
+
+
+def test_nccl_does_not_ask_for_the_own_name() -> None:
+    assert plan(hostname_loopback, job(backend="nccl"), fleet(2)) == []
+    assert statuses(judge(hostname_loopback, job(backend="nccl"), fleet(2), facts())) == {"not-applicable"}
+
+
+def test_a_look_up_that_could_not_be_made_is_unknown_and_required() -> None:
+    seen = facts(fact(resolve, "node1", TIMEOUT, params={"name": ""}))
+    assert one(judge(hostname_loopback, job(backend="gloo"), fleet(2), seen), Status.UNKNOWN).required
+
+
+def test_every_node_is_asked_for_the_master() -> None:
+    wanted = plan(master_name, job(master_addr="head", master_port=29500), fleet(3))
+    assert [r.node for r in wanted if r.params.get("name") == "head"] == ["node0", "node1", "node2"]
+    assert all(r.because for r in wanted)
+    assert plan(master_name, job(master_addr="127.0.0.1"), fleet(3)) == []
+    assert plan(master_name, job(master_addr=Unresolved("$1")), fleet(3)) == []
+
+
+def test_a_master_that_one_node_cannot_resolve_names_that_node() -> None:
+    seen = facts(
+        *NETWORK,
+        sees("node0", "head", "127.0.1.1"),
+        sees("node1", "head", "10.0.0.1"),
+        sees("node2", "head", problem="unresolved"),
+        sees("node3", "head", problem="timeout", took_s=3.0),
+    )
+    found = one(judge(master_name, job(master_addr="head"), fleet(), seen), Status.FAIL)
+    assert found.nodes == ("node2", "node3")
+
+
+def test_loopback_is_fine_for_rank_0_itself_only() -> None:
+    seen = facts(*NETWORK, sees("node0", "head", "127.0.1.1"), sees("node1", "head", "127.0.0.1"))
+    found = one(judge(master_name, job(master_addr="head"), fleet(2), seen), Status.FAIL)
+    assert found.nodes == ("node1",) and "dial itself" in found.message
+
+
+def test_an_address_of_another_node_is_an_error_and_of_none_a_warning() -> None:
+    wrong = facts(*NETWORK, sees("node1", "head", "10.0.0.3"))
+    found = one(judge(master_name, job(master_addr="head"), fleet(), wrong), Status.FAIL)
+    assert found.severity is None and "node2" in found.message
+    foreign = facts(*NETWORK, sees("node1", "head", "192.0.2.9"))
+    assert (
+        one(judge(master_name, job(master_addr="head"), fleet(), foreign), Status.FAIL).severity
+        is Severity.WARNING
+    )
+
+
+def test_a_c10d_rendezvous_may_live_on_any_node() -> None:
+    seen = facts(*NETWORK, sees("node0", "node2", "10.0.0.3"), sees("node1", "node2", "10.0.0.3"))
+    c10d = job(rendezvous_backend="c10d", rendezvous_endpoint="node2:29400")
+    assert statuses(judge(master_name, c10d, fleet(), seen)) == {"pass"}
+
+
+def test_a_good_name_passes() -> None:
+    seen = facts(*NETWORK, *(sees(f"node{i}", "head", "10.0.0.1") for i in range(4)))
+    assert statuses(judge(master_name, job(master_addr="head"), fleet(), seen)) == {"pass"}

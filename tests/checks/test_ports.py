@@ -1,0 +1,76 @@
+"""Ports the job will bind."""
+
+from __future__ import annotations
+
+from preflight.outcome import Status
+from preflight.recording import FactRecord
+from preflight_checks.ports import port_in_use
+from preflight_checks.probes.ports import Holder, PortState, bindable
+
+from .build import TIMEOUT, fact, facts, fleet, job, judge, one, plan, statuses
+
+JOB = {"master_addr": "node0", "master_port": 29500}
+
+
+def state(
+    node: str, port: int, problem: str = "", host: str = "", holders: tuple[Holder, ...] = ()
+) -> FactRecord:
+    params = {"port": port, "host": host} if host else {"port": port}
+    return fact(
+        bindable, node, PortState(port, host, problem, "Address already in use", list(holders)), params=params
+    )
+
+
+def test_only_the_node_that_binds_is_asked() -> None:
+    wanted = plan(port_in_use, job(**JOB), fleet())
+    assert [(r.node, dict(r.params)) for r in wanted] == [("node0", {"port": 29500})]
+    assert wanted[0].required and wanted[0].because
+
+
+def test_a_c10d_rendezvous_is_bound_where_its_host_is_with_its_own_default() -> None:
+    wanted = plan(port_in_use, job(rendezvous_backend="c10d", rendezvous_endpoint="node2"), fleet())
+    assert [(r.node, r.params["port"]) for r in wanted] == [("node2", 29400)]
+
+
+def test_a_held_port_is_an_error_with_its_holder() -> None:
+    held = state(
+        "node0", 29500, "in-use", holders=(Holder("0.0.0.0:29500", True, 4711, "python train.py", 1000),)
+    )
+    found = one(judge(port_in_use, job(**JOB), fleet(), facts(held)), Status.FAIL)
+    assert found.nodes == ("node0",)
+    assert "29500" in found.message and "4711" in found.message and "python train.py" in found.message
+
+
+def test_a_holder_that_cannot_be_seen_is_told_by_its_user() -> None:
+    held = state("node0", 29500, "in-use", holders=(Holder("0.0.0.0:29500", True, 0, "", 1000),))
+    assert "user 1000" in one(judge(port_in_use, job(**JOB), fleet(), facts(held)), Status.FAIL).message
+
+
+def test_free_passes_and_untold_is_unknown() -> None:
+    assert statuses(judge(port_in_use, job(**JOB), fleet(), facts(state("node0", 29500)))) == {"pass"}
+    late = facts(fact(bindable, "node0", TIMEOUT, params={"port": 29500}))
+    assert one(judge(port_in_use, job(**JOB), fleet(), late), Status.UNKNOWN).required
+
+
+def test_servers_given_by_address_are_found_by_who_has_it() -> None:
+    servers = job(ps_mode=True, ps_server_endpoints=("10.0.0.1:6174", "10.0.0.9:6174"))
+    wanted = plan(port_in_use, servers, fleet(2))
+    assert len(wanted) == 4
+    seen = facts(
+        state("node0", 6174, "", "10.0.0.1"),
+        state("node1", 6174, "not-local", "10.0.0.1"),
+        state("node0", 6174, "not-local", "10.0.0.9"),
+        state("node1", 6174, "not-local", "10.0.0.9"),
+    )
+    verdicts = judge(port_in_use, servers, fleet(2), seen)
+    found = one(verdicts, Status.FAIL)
+    assert "10.0.0.9" in found.message and "none of the 2 nodes" in found.message
+    assert one(verdicts, Status.PASS).subject == "parameter server 0 6174 on node0"
+
+
+def test_a_reserved_port_says_so() -> None:
+    low = job(master_addr="node0", master_port=80)
+    denied = facts(
+        fact(bindable, "node0", PortState(80, "", "denied", "Permission denied"), params={"port": 80})
+    )
+    assert "1024" in one(judge(port_in_use, low, fleet(), denied), Status.FAIL).message
