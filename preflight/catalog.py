@@ -152,7 +152,9 @@ def _resolve(entry: Any) -> Any:
     if not isinstance(entry, str):
         return entry
     module, _, attribute = entry.partition(":")
-    return getattr(importlib.import_module(module), attribute)
+    found = getattr(importlib.import_module(module), attribute)
+    # A pack may name a class that needs no arguments, so that a module need not make an instance at import.
+    return found() if isinstance(found, type) else found
 
 
 def _why(error: BaseException) -> str:
