@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from preflight.document import calm
 from preflight.outcome import Finding, Location, Outcome, Severity
-from preflight.report import Report
+from preflight.report import ExitCode, Report
 from preflight.reporters.base import Style
 from preflight.reporters.clean import clean
 
@@ -19,6 +20,8 @@ SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sar
 _LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
 _FINGERPRINT = "preflight/v1"
 _ROOT = "ROOT"
+#: Whatever the verdict, the run got to one.
+_CARRIED_OUT = (ExitCode.GO, ExitCode.NO_GO, ExitCode.INCOMPLETE, ExitCode.NOTHING_TO_DO)
 
 
 class SarifReporter:
@@ -28,7 +31,8 @@ class SarifReporter:
 
     def render(self, report: Report, style: Style) -> bytes:
         """The log as JSON; `style` has no influence."""
-        return json.dumps(log(report), indent=2, ensure_ascii=False).encode() + b"\n"
+        written = json.dumps(log(report), indent=2, ensure_ascii=False).encode("utf-8", "replace")
+        return calm(written.decode()).encode() + b"\n"
 
 
 def log(report: Report) -> dict[str, Any]:
@@ -41,9 +45,7 @@ def log(report: Report) -> dict[str, Any]:
     run: dict[str, Any] = {
         "tool": {"driver": {"name": "preflight", "version": report.tool.version, "rules": rules}},
         "automationDetails": {"id": f"preflight/{report.run.verb}/"},
-        "invocations": [
-            {"executionSuccessful": report.exit_code in (0, 1, 3), "exitCode": report.exit_code},
-        ],
+        "invocations": [_invocation(report)],
         "originalUriBaseIds": {_ROOT: {"description": {"text": "The directory that was linted."}}},
         "artifacts": [
             {
@@ -58,6 +60,23 @@ def log(report: Report) -> dict[str, Any]:
         "results": results,
     }
     return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
+
+
+def _invocation(report: Report) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "executionSuccessful": report.exit_code in _CARRIED_OUT,
+        "exitCode": int(report.exit_code),
+    }
+    problems = [
+        {
+            "level": "error",
+            "message": {"text": clean(f"{broken.where} of {broken.plugin} cannot be used: {broken.why}")},
+        }
+        for broken in report.coverage.broken
+    ]
+    if problems:
+        found["toolExecutionNotifications"] = problems
+    return found
 
 
 def _rules(report: Report, opened: list[Outcome]) -> list[dict[str, Any]]:
@@ -108,28 +127,32 @@ def _result(finding: Finding, index: dict[str, int]) -> dict[str, Any]:
                 for e in finding.evidence
             ]
         }
-    if finding.suppression:
-        result["suppressions"] = [{"kind": "inSource", "justification": clean(finding.suppression)}]
+    # An empty list says that nothing suppresses it; leaving it out would say that nobody knows.
+    result["suppressions"] = (
+        [{"kind": "inSource", "justification": clean(finding.suppression)}] if finding.suppression else []
+    )
     return result
 
 
 def _open(outcome: Outcome, index: dict[str, int]) -> dict[str, Any]:
+    location = _physical(outcome.locations[0]) if outcome.locations else {}
     return {
         "ruleId": outcome.id,
         "ruleIndex": index[outcome.id],
         "level": "none",
         "kind": "open",
         "message": {"text": clean(f"{outcome.subject}: {outcome.reason}", keep_newlines=True)},
-        "locations": [{"logicalLocations": [{"name": outcome.subject}]}],
+        "locations": [{**location, "logicalLocations": [{"name": clean(outcome.subject)}]}],
+        "suppressions": [],
     }
 
 
 def _primary(finding: Finding) -> dict[str, Any]:
     location = _physical(finding.locations[0]) if finding.locations else {}
     if finding.nodes:
-        location["logicalLocations"] = [{"name": node, "kind": "resource"} for node in finding.nodes]
+        location["logicalLocations"] = [{"name": clean(node), "kind": "resource"} for node in finding.nodes]
     elif not location:
-        location["logicalLocations"] = [{"name": finding.subject}]
+        location["logicalLocations"] = [{"name": clean(finding.subject)}]
     return location
 
 
@@ -156,7 +179,7 @@ def _physical(location: Location) -> dict[str, Any]:
 def _uri(path: str) -> str:
     from urllib.parse import quote
 
-    return quote(path)
+    return quote(path, errors="replace")
 
 
 REPORTER = SarifReporter()

@@ -7,11 +7,12 @@ import itertools
 from collections import Counter
 from collections.abc import Sequence
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
 from preflight.outcome import Evidence, Finding, Location, Outcome, Severity, Status, VerdictKind
-from preflight.report import Report
+from preflight.report import ExitCode, Report
 from preflight.reporters.base import Style
 from preflight.reporters.clean import clean, fold_nodes
 
@@ -134,10 +135,8 @@ class _Page:
 
     def _suppressed(self) -> None:
         for finding in self._report.suppressed:
-            place = finding.locations[0]
-            self._print(
-                Text(f"suppressed {finding.id} at {clean(place.path)}:{place.line}: {clean(finding.suppression)}")
-            )
+            where = "".join(f" at {place.path}:{place.line}" for place in finding.locations[:1])
+            self._print(Text(f"suppressed {finding.id}{clean(where)}: {clean(finding.suppression)}"))
         for idle in self._report.coverage.idle_suppressions:
             names = ", ".join(idle.names)
             self._print(Text(f"note: {clean(idle.path)}:{idle.line} suppresses {clean(names)}, which found nothing"))
@@ -158,8 +157,11 @@ class _Page:
                 sorted(listed, key=lambda o: (not o.required, o.id, o.reason)),
                 key=lambda o: (o.id, o.name, o.reason),
             ):
-                subjects = tuple(dict.fromkeys(o.subject for o in outcomes))
+                same = tuple(outcomes)
+                subjects = tuple(dict.fromkeys(o.subject for o in same))
                 self._indented(f"{id} {name} ({fold_nodes(subjects)}): {reason}")
+                for location in dict.fromkeys(place for o in same for place in o.locations[:1]):
+                    self._print(Text(f"  --> {location.path}:{location.line}:{location.column}", style="blue"))
         rest = len(not_told) - len(listed)
         if rest:
             self._print(Text(f"{rest} more could not be told and did not have to be (-v lists them)"))
@@ -201,7 +203,13 @@ class _Page:
         line = Text(report.verdict.value.upper(), style=_VERDICTS[report.verdict])
         line.append(f"  {', '.join(said) or 'nothing found'}", style="none")
         line.append(f"; {_count(len(report.inputs), 'file')} in {_count(len(report.jobs), 'job')}", style="none")
-        if not report.jobs:
+        if report.exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
+            line.append("; interrupted", style="bold yellow")
+        if report.exit_code == ExitCode.BUG:
+            line = Text(
+                "INCOMPLETE  a bug in preflight ended the run; standard error has the details", style="bold red"
+            )
+        elif not report.jobs:
             line = Text(
                 "NOTHING TO DO  no launch script or configuration was recognised in the paths given",
                 style="bold yellow",
@@ -221,6 +229,9 @@ class _Page:
                 first = False
 
     def _print(self, text: Text) -> None:
+        # The last door: whatever a file, a node or a recording put into a line, no control character passes.
+        if clean(text.plain) != text.plain:
+            text = Text(clean(text.plain))
         self._console.print(text, no_wrap=True, overflow="ignore", crop=False)
 
 
@@ -244,20 +255,33 @@ def _shown(evidence: Sequence[Evidence]) -> Sequence[Evidence]:
 
 
 def _window(location: Location, width: int) -> tuple[str, int, int]:
-    """The part of the line that fits, where the caret starts in it, and how long it is."""
-    snippet = location.snippet
-    start = min(location.column - 1, len(snippet))
-    end = min(location.end_column - 1, len(snippet)) if location.end_line == location.line else len(snippet)
-    end = max(end, start + 1)
+    """The part of the line that fits into `width` cells, the cell where the caret starts in it, and its length.
+
+    Counted in cells, not characters: a wide character takes two, a combining one none, an escape four.
+    """
     width = max(width, 20)
-    left = 0 if end <= width else max(0, min(start - 8, len(snippet) - width))
+    shown = [clean(character) for character in location.snippet]
+    cells = [cell_len(piece) for piece in shown]
+    start = min(location.column - 1, len(shown))
+    end = min(location.end_column - 1, len(shown)) if location.end_line == location.line else len(shown)
+    end = max(end, start)
     # Leading blanks only cost room: keep two of them.
-    blank = len(snippet) - len(snippet.lstrip())
-    left = max(left, min(blank, start) - 2, 0)
-    before = clean(snippet[left:start])
-    marked = clean(snippet[start:end])
-    after = clean(snippet[end : left + width])
-    return before + marked + after, len(before), max(1, min(len(marked), width - len(before)))
+    blank = len(location.snippet) - len(location.snippet.lstrip())
+    left = max(0, min(blank, start) - 2)
+    room = width - 2
+    if sum(cells[left:]) > width:
+        # Keep a little of what stands before, then as much of what is marked and follows as there is room for.
+        while left < start - 8 and sum(cells[left:end]) > room:
+            left += 1
+    right, used = left, 0
+    while right < len(shown) and used + cells[right] <= room:
+        used += cells[right]
+        right += 1
+    cut_before = "…" if left > blank else ""
+    cut_after = "…" if right < len(shown) else ""
+    caret = len(cut_before) + sum(cells[left:start])
+    marked = max(1, sum(cells[start : min(end, right)]))
+    return cut_before + "".join(shown[left:right]) + cut_after, caret, marked
 
 
 REPORTER = TextReporter()
