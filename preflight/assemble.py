@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -14,7 +14,6 @@ from preflight.job import (
     Claim,
     InputFile,
     Job,
-    Known,
     Launch,
     Note,
     NoteKind,
@@ -25,6 +24,7 @@ from preflight.job import (
     Suppression,
 )
 from preflight.job.derive import with_derived
+from preflight.siblings import siblings
 from preflight.sources.base import Reading, Source, SourceFile, Tree, WrittenFile
 from preflight.sources.redaction import without_secrets
 from preflight.sources.suppressions import suppressions_in
@@ -100,7 +100,14 @@ def _directory_jobs(assembly: _Assembly, walked: Walked) -> list[Job]:
         built[path] = assembly.jobs([path], explicit=False)
         referred.update(file.path for job in built[path] for file in job.files if file.path != path)
     entries = [path for path in built if path not in referred]
-    jobs = [job for group in _siblings(entries, built, assembly) for job in group]
+    joined = siblings(entries, built)
+    jobs: list[Job] = []
+    for path in entries:
+        members = joined.get(path, ())
+        if not members:
+            jobs.extend(built[path])
+        elif path == members[0]:
+            jobs.extend(replace(job, probable=True) for job in assembly.jobs(members, explicit=False))
     kept = [job for job in jobs if _is_job(job)]
     if walked.notes and kept:
         kept[0] = replace(kept[0], notes=(*kept[0].notes, *walked.notes))
@@ -111,53 +118,6 @@ def _is_job(job: Job) -> bool:
     if job.launches or any(note.required or note.kind is not NoteKind.MISSING for note in job.notes):
         return True
     return any(claim.quantity not in _IDLE and not claim.quantity.startswith("env.") for claim in job.claims)
-
-
-def _siblings(
-    entries: Sequence[str], built: dict[str, list[Job]], assembly: _Assembly
-) -> Iterable[list[Job]]:
-    """The jobs of each entry, with scripts for different nodes of one job put together."""
-    groups: dict[tuple[str, ...], list[str]] = {}
-    for path in entries:
-        key = _meeting_point(path, built[path])
-        if key is not None:
-            groups.setdefault(key, []).append(path)
-    joined = {path: tuple(group) for group in groups.values() if _are_parts(group, built) for path in group}
-    for path in entries:
-        group = joined.get(path)
-        if group is None:
-            yield built[path]
-        elif path == group[0]:
-            yield [replace(job, probable=True) for job in assembly.jobs(group, explicit=False)]
-
-
-def _meeting_point(path: str, jobs: Sequence[Job]) -> tuple[str, ...] | None:
-    """What sibling scripts have in common: folder, script, and the endpoint where ranks meet."""
-    if len(jobs) != 1 or not jobs[0].launches:
-        return None
-    job = jobs[0]
-    launch = job.launches[0]
-    if any(_part(job, each) is None for each in job.launches):
-        return None
-    endpoint = [
-        str(job.value(name, launch.scope)) for name in ("master_addr", "master_port", "ps_server_endpoints")
-    ]
-    return (path.rpartition("/")[0], launch.program, launch.launcher, *endpoint)
-
-
-def _part(job: Job, launch: Launch) -> tuple[str, ...] | None:
-    """Which part of a job a launch is: its node, rank, or role and index; None when it does not say."""
-    found = []
-    for name in ("node_rank", "rank", "ps_role", "ps_index", "ps_current_endpoint"):
-        value = job.value(name, launch.scope)
-        if isinstance(value, Known):
-            found.append(f"{name}={value.value}")
-    return tuple(found) or None
-
-
-def _are_parts(group: Sequence[str], built: dict[str, list[Job]]) -> bool:
-    parts = [_part(job, launch) for path in group for job in built[path] for launch in job.launches]
-    return len(group) > 1 and len(set(parts)) == len(parts)
 
 
 @dataclass(slots=True)

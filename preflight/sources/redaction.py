@@ -2,64 +2,114 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
-from preflight.job import Claim, Launch, Note, Reference, Span, Suppression, Unresolved
-from preflight.redact import redact, scrub
-from preflight.sources.base import Reading
+from preflight.job import (
+    Claim,
+    Launch,
+    Note,
+    OneOf,
+    Reference,
+    Span,
+    Suppression,
+    Unresolved,
+    Value,
+    alternatives,
+)
+from preflight.redact import HIDDEN, is_secret, redact, scrub
+from preflight.sources.base import Command, Reading
+
+#: Shorter values are words such as `on` or `none` that stand everywhere.
+_SHORTEST = 6
 
 
-def without_secrets(reading: Reading) -> Reading:
-    """The same reading with secrets replaced wherever the file's own text is quoted."""
+def secrets_of(commands: Iterable[Command]) -> frozenset[str]:
+    """The values that variables with secret-looking names have anywhere in a script."""
+    found: set[str] = set()
+    seen: set[int] = set()
+    for command in commands:
+        for variables in (command.environment, command.variables):
+            if id(variables) in seen:
+                continue
+            seen.add(id(variables))
+            for variable in variables.values():
+                if is_secret(variable.name):
+                    found.update(
+                        str(item) for item in alternatives(variable.value) if len(str(item)) >= _SHORTEST
+                    )
+    return frozenset(found)
+
+
+def without_secrets(reading: Reading, secrets: frozenset[str] = frozenset()) -> Reading:
+    """The same reading with what looks like a secret, and every one of `secrets`, replaced."""
+    cleaner = _Cleaner(tuple(sorted(secrets, key=len, reverse=True)))
     return replace(
         reading,
-        claims=tuple(_claim(claim) for claim in reading.claims),
-        launches=tuple(_launch(launch) for launch in reading.launches),
-        references=tuple(_reference(reference) for reference in reading.references),
-        notes=tuple(_note(note) for note in reading.notes),
-        suppressions=tuple(_suppression(item) for item in reading.suppressions),
+        claims=tuple(cleaner.claim(claim) for claim in reading.claims),
+        launches=tuple(cleaner.launch(launch) for launch in reading.launches),
+        references=tuple(cleaner.reference(reference) for reference in reading.references),
+        notes=tuple(cleaner.note(note) for note in reading.notes),
+        suppressions=tuple(cleaner.suppression(item) for item in reading.suppressions),
     )
 
 
-def _span(span: Span) -> Span:
-    clean = scrub(span.snippet)
-    return span if clean == span.snippet else replace(span, snippet=clean)
+@dataclass(frozen=True, slots=True)
+class _Cleaner:
+    secrets: tuple[str, ...]
 
+    def text(self, text: str) -> str:
+        for secret in self.secrets:
+            text = text.replace(secret, HIDDEN)
+        return scrub(text)
 
-def _claim(claim: Claim) -> Claim:
-    value = claim.value
-    if isinstance(value, Unresolved) and (clean := scrub(value.why)) != value.why:
-        value = Unresolved(clean)
-    return replace(
-        claim,
-        value=value,
-        span=_span(claim.span),
-        spelling=scrub(claim.spelling),
-        because=tuple(_claim(reason) for reason in claim.because),
-    )
+    def span(self, span: Span) -> Span:
+        clean = self.text(span.snippet)
+        return span if clean == span.snippet else replace(span, snippet=clean)
 
+    def value(self, value: Value) -> Value:
+        if isinstance(value, Unresolved):
+            clean = self.text(value.why)
+            return value if clean == value.why else Unresolved(clean)
+        for item in value.values if isinstance(value, OneOf) else (value.value,):
+            texts = item if isinstance(item, tuple) else (item,)
+            if any(isinstance(text, str) and self.text(text) != text for text in texts):
+                return Unresolved("redacted")
+        return value
 
-def _launch(launch: Launch) -> Launch:
-    arguments: list[str | None] = []
-    option = ""
-    for argument in launch.arguments:
-        if argument is not None and option:
-            arguments.append(redact(option, argument))
-        else:
-            arguments.append(scrub(argument) if argument is not None else None)
-        option = (
-            argument if argument is not None and argument.startswith("--") and "=" not in argument else ""
+    def claim(self, claim: Claim) -> Claim:
+        return replace(
+            claim,
+            value=self.value(claim.value),
+            span=self.span(claim.span),
+            spelling=self.text(claim.spelling),
+            condition=self.text(claim.condition),
+            because=tuple(self.claim(reason) for reason in claim.because),
         )
-    return replace(launch, span=_span(launch.span), arguments=tuple(arguments))
 
+    def launch(self, launch: Launch) -> Launch:
+        arguments: list[str | None] = []
+        option = ""
+        for argument in launch.arguments:
+            shown = argument
+            if argument is not None:
+                shown = self.text(redact(option, argument) if option else argument)
+            arguments.append(shown)
+            is_option = argument is not None and argument.startswith("-") and "=" not in argument
+            option = (argument or "") if is_option else ""
+        return replace(
+            launch,
+            span=self.span(launch.span),
+            arguments=tuple(arguments),
+            program=self.text(launch.program),
+            condition=self.text(launch.condition),
+        )
 
-def _reference(reference: Reference) -> Reference:
-    return replace(reference, span=_span(reference.span))
+    def reference(self, reference: Reference) -> Reference:
+        return replace(reference, span=self.span(reference.span))
 
+    def note(self, note: Note) -> Note:
+        return replace(note, message=self.text(note.message), span=self.span(note.span))
 
-def _note(note: Note) -> Note:
-    return replace(note, message=scrub(note.message), span=_span(note.span))
-
-
-def _suppression(item: Suppression) -> Suppression:
-    return replace(item, span=_span(item.span))
+    def suppression(self, item: Suppression) -> Suppression:
+        return replace(item, span=self.span(item.span))

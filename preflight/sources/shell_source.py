@@ -6,7 +6,7 @@ import re
 
 from preflight.job import WHOLE_JOB, Scope
 from preflight.sources.base import Reading, SourceFile, Tree
-from preflight.sources.redaction import without_secrets
+from preflight.sources.redaction import secrets_of, without_secrets
 from preflight.sources.suppressions import suppressions_in
 
 _SUFFIXES = (".sh", ".bash", ".sbatch", ".slurm", ".job", ".slrm", ".sub", ".ksh", ".zsh")
@@ -47,4 +47,4 @@ class ShellSource:
             suppressions=suppressions_in(file.path, file.text, sign="#"),
             written=script.written,
         )
-        return without_secrets(reading)
+        return without_secrets(reading, secrets_of(script.commands))

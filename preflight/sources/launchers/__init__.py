@@ -39,7 +39,7 @@ python under srun,    Launch.launcher is `srun`, `mpirun`, `horovodrun` or `pyth
 mpirun, horovodrun    world_size R, rank, local_rank, node_rank. Paddle by hand, E: ps_mode, ps_role, ps_index,
 or with ranks in      ps_server_endpoints, ps_servers, ps_worker_endpoints, ps_workers, ps_current_endpoint; or
 the environment       rank, world_size R, rendezvous_endpoint, master_addr, master_port
-mpirun, horovodrun    tasks, tasks_per_node, hosts, nodes, working_directory; hostfile as reference
+mpirun, horovodrun    S: tasks, tasks_per_node, hosts, nodes, working_directory; hostfile as reference
 program arguments     source `arguments`: tensor/pipeline/context/expert_parallel_size, micro_batch_size_per_gpu,
                       train_batch_size, gradient_accumulation_steps, process_group_timeout_s, data_path, backend,
                       dataloader_workers, zero_stage, local_rank; DeepSpeed configuration as reference

@@ -152,7 +152,7 @@ def wrappers_reach_nodes(wrappers: tuple[Wrapper, ...]) -> bool:
     return any(w.name in _REMOTE for w in wrappers)
 
 
-_REMOTE = ("srun", "mpirun", "horovodrun", "ssh", "pdsh", "clush", "ibrun", "docker", "podman")
+_REMOTE = ("srun", "mpirun", "horovodrun", "ssh", "pdsh", "clush", "ibrun")
 
 
 def _state_bare(stating: Stating, line: LaunchLine, header: dict[str, slurm.Asked]) -> None:
@@ -199,6 +199,18 @@ def _state_srun(stating: Stating, srun: Wrapper, header: dict[str, slurm.Asked])
                 strength=Strength.SCHEDULER,
                 because=(tasks, nodes),
             )
+    each_node = own.get("tasks_per_node") or (outer.get("tasks_per_node") if "nodes" in own else None)
+    if tasks is None and nodes is not None and each_node is not None:
+        # What the header's own product says does not hold for this step.
+        product = lift(lambda n, t: int(str(n)) * int(str(t)), nodes.value, each_node.value)
+        stating.say(
+            "tasks",
+            product,
+            each_node.span,
+            each_node.spelling,
+            strength=Strength.SCHEDULER,
+            because=(nodes, each_node),
+        )
     says_tasks = any("tasks" in said or "tasks_per_node" in said for said in (own, outer))
     if nodes is not None and not says_tasks and not srun.scanned.incomplete and "gpus_per_task" not in header:
         spelling = f"{srun.word.spelling} (without --ntasks: one task on each node)"

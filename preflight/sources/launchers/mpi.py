@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from preflight.job import Plain, Reference, Value, as_int, lift
+from preflight.job import Plain, Reference, Strength, Value, as_int, lift
 from preflight.sources.base import LaunchLine, Tree
 from preflight.sources.launchers.options import Option, Scanned, Table, table, texts
 from preflight.sources.launchers.stating import Stating, relative
@@ -65,14 +65,20 @@ HOROVOD = table(
 
 def state(stating: Stating, scanned: Scanned, line: LaunchLine, tree: Tree) -> Iterator[Reference]:
     """State tasks, hosts and slots; yields the hostfile's reference."""
-    stating.given("tasks", scanned.last("np"), as_int)
+    # Who starts the tasks decides, whatever the allocation would hold.
+    stating.given("tasks", scanned.last("np"), as_int, strength=Strength.SCHEDULER)
     stating.given(
         "tasks_per_node", scanned.last("per_node"), lambda value: as_int(lift(_first_number, value))
     )
     hosts = scanned.last("host")
     if hosts is not None:
-        stating.given("hosts", hosts, lambda value: lift(_names, value))
-        stating.given("nodes", hosts, lambda value: lift(lambda item: len(_distinct(item)), value))
+        stating.given("hosts", hosts, lambda value: lift(_names, value), strength=Strength.SCHEDULER)
+        stating.given(
+            "nodes",
+            hosts,
+            lambda value: lift(lambda item: len(_distinct(item)), value),
+            strength=Strength.SCHEDULER,
+        )
         if scanned.last("per_node") is None:
             _state_spread(stating, scanned)
     stating.given("working_directory", scanned.last("wdir"))
@@ -95,7 +101,7 @@ def _state_spread(stating: Stating, scanned: Scanned) -> None:
     if len(texts(slots)) == 1 and len(texts(total)) == 1:
         each, nodes = int(texts(slots)[0]), len(_distinct(texts(hosts.value)[0]))
         if each * nodes == int(texts(total)[0]):
-            stating.given("tasks_per_node", hosts, lambda _: slots)
+            stating.given("tasks_per_node", hosts, lambda _: slots, strength=Strength.SCHEDULER)
 
 
 def _pairs(item: Plain) -> list[tuple[str, int]]:

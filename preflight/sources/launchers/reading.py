@@ -93,12 +93,16 @@ def read_commands(
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A launch line with everything that was found around it."""
+    """A launch line with everything that was found around it.
+
+    `prefixed`: something unknown stands in front of the launcher and may well start it on other nodes.
+    """
 
     line: LaunchLine
     found: _Found
     wrappers: tuple[Wrapper, ...]
     environment: dict[str, Variable]
+    prefixed: bool = False
 
 
 def launch_line(command: Command, ids: dict[str, int] | None = None) -> Line | None:
@@ -108,10 +112,12 @@ def launch_line(command: Command, ids: dict[str, int] | None = None) -> Line | N
         return None
     environment = environment_of(command, peeled.wrappers)
     found = _launcher(peeled.words)
+    prefixed = False
     if found is None:
         at = find_launcher(peeled.words, lambda name: any(name in reader.names for reader in READERS))
         if at is not None:
             found = _launcher(peeled.words[at:])
+            prefixed = True
     if found is None and is_python(peeled.words) and _is_distributed(command, peeled.wrappers, environment):
         program = python_program(peeled.words)
         if program is not None and posixpath.basename(text_of(program.words[0]) or "") not in _TOOLS:
@@ -128,7 +134,7 @@ def launch_line(command: Command, ids: dict[str, int] | None = None) -> Line | N
         command=replace(command, environment=environment),
         wrappers=tuple(wrapper.name for wrapper in peeled.wrappers if wrapper.name != "env"),
     )
-    return Line(line, found, peeled.wrappers, environment)
+    return Line(line, found, peeled.wrappers, environment, prefixed)
 
 
 def _launcher(words: Sequence[Word]) -> _Found | None:
@@ -186,13 +192,9 @@ def _single(srun: Wrapper) -> bool:
 
 def _starts_elsewhere(command: Command) -> bool:
     """Whether a command starts something of weight on other nodes."""
-    if command.outer is not None:
-        return False
     peeled = peel(command)
     if not wrappers_reach_nodes(peeled.wrappers):
         return program_name(peeled.words) in ("parallel-ssh", "pssh", "ray", "dsh", "parallel")
-    if any(wrapper.name in ("docker", "podman") for wrapper in peeled.wrappers):
-        return False
     if not peeled.words:
         return True
     name = program_name(peeled.words)
@@ -210,7 +212,7 @@ def _read(line: Line, header: dict[str, slurm.Asked], tree: Tree, *, elsewhere: 
         launch,
         line.wrappers,
         header,
-        elsewhere=elsewhere,
+        elsewhere=elsewhere or line.prefixed,
         reaches_nodes=isinstance(line.found.reader, DeepSpeedReader),
     )
     environment = state_environment(launch, line.environment)

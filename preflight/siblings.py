@@ -1,0 +1,81 @@
+"""Which scripts of a folder are the parts of one job: node0.sh and node1.sh, server.sh and worker.sh."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from preflight.job import Job, Known, Launch
+
+#: What may differ between the names of sibling scripts.
+_PART_OF_NAME = re.compile(
+    r"\d+|server|pserver|worker|trainer|master|slave|head|main|node|rank|machine|host|ps|[-_. ]"
+)
+
+
+def siblings(entries: Sequence[str], built: Mapping[str, Sequence[Job]]) -> dict[str, tuple[str, ...]]:
+    """For each entry that is one of several parts of a job, all parts in order.
+
+    Guesswork: the same training script under names that differ in numbers and roles, or the same known endpoint;
+    and each launch says another node rank, rank, role or index.
+    """
+    joined: dict[str, tuple[str, ...]] = {}
+    for key_of in (_same_script, _same_endpoint):
+        groups: dict[tuple[str, ...], list[str]] = {}
+        for path in entries:
+            key = key_of(path, built[path]) if path not in joined else None
+            if key is not None:
+                groups.setdefault(key, []).append(path)
+        for group in groups.values():
+            if _are_parts(group, built):
+                joined.update(dict.fromkeys(group, tuple(group)))
+    return joined
+
+
+def _same_script(path: str, jobs: Sequence[Job]) -> tuple[str, ...] | None:
+    """Folder, training script and a name that differs in numbers and roles only: node0.sh, node1.sh."""
+    if len(jobs) != 1 or not jobs[0].launches:
+        return None
+    folder, _, name = path.rpartition("/")
+    return (
+        folder,
+        jobs[0].launches[0].program,
+        jobs[0].launches[0].launcher,
+        _PART_OF_NAME.sub("", name.lower()),
+    )
+
+
+def _same_endpoint(path: str, jobs: Sequence[Job]) -> tuple[str, ...] | None:
+    """Folder and the known place where the ranks meet."""
+    if len(jobs) != 1 or not jobs[0].launches:
+        return None
+    job, scope = jobs[0], jobs[0].launches[0].scope
+    servers = job.value("ps_server_endpoints", scope)
+    where = (
+        (servers,)
+        if isinstance(servers, Known)
+        else tuple(job.value(n, scope) for n in ("master_addr", "master_port"))
+    )
+    if (
+        not all(isinstance(value, Known) for value in where)
+        or Known("127.0.0.1") in where
+        or Known("localhost") in where
+    ):
+        return None
+    return (path.rpartition("/")[0], *(str(value) for value in where))
+
+
+def _part(job: Job, launch: Launch) -> tuple[str, ...] | None:
+    """Which part of a job a launch is: its node, rank, or role and index; None when it does not say."""
+    found = []
+    for name in ("node_rank", "rank", "ps_role", "ps_index", "ps_current_endpoint"):
+        value = job.value(name, launch.scope)
+        if isinstance(value, Known):
+            found.append(f"{name}={value.value}")
+    return tuple(found) or None
+
+
+def _are_parts(group: Sequence[str], built: Mapping[str, Sequence[Job]]) -> bool:
+    """Whether several scripts each say which part of the job they are, and none says the same as another."""
+    parts = [_part(job, launch) for path in group for job in built[path] for launch in job.launches]
+    return len(group) > 1 and None not in parts and len(set(parts)) == len(parts)
