@@ -7,12 +7,14 @@ control socket is ours: in a private folder, gone with us, so that no master of 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_ISDIR
 
 from preflight.executors.base import ExecutorError
 from preflight.executors.pipe import PipeChannel, new_nonce, start_agent
@@ -25,7 +27,8 @@ SSH_FAILED = 255
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}\$?", re.ASCII)
 #: A socket's path has at most 107 bytes (unix(7)), of which %C takes 40 and ssh's temporary suffix 17.
 _LONGEST_FOLDER = 107 - len("/") - 40 - 17
-_PREFIX = "preflight-"
+_PREFIX = "preflight-ssh-"
+_LOCK = "in-use"
 
 #: What ssh says, what kind of failure that is, and what to do; the first that matches counts. The words are
 #: OpenSSH's (sshconnect.c, ssh.c, packet.c) and the C library's; C locale is set for the latter.
@@ -110,7 +113,7 @@ class SshExecutor:
     program: str = "ssh"
     options: tuple[str, ...] = ()
     name: str = "ssh"
-    _folder: Path | None = None
+    _folder: _Folder | None = None
 
     async def open(self, node: Node, *, deadline_s: float, bundle: bytes) -> PipeChannel:
         """Start an agent on `node.address` (or its name). Raises ExecutorError that says what ssh said."""
@@ -140,18 +143,18 @@ class SshExecutor:
         """Remove the folder of our control sockets."""
         folder, self._folder = self._folder, None
         if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
+            folder.remove()
 
     def _arguments(self, deadline_s: float) -> list[str]:
         if self._folder is None:
-            self._folder = _private_folder()
+            self._folder = _Folder()
         chosen = {
             # A question nobody can answer would wait for ever.
             "BatchMode": "yes",
             # Before our own deadline, so that ssh itself can say which of its steps was not answered.
             "ConnectTimeout": str(max(1, int(deadline_s) - 1)),
             "ControlMaster": "auto",
-            "ControlPath": f"{self._folder}/%C",
+            "ControlPath": f"{self._folder.path}/%C",
             "ControlPersist": "no",
             "ServerAliveInterval": "2",
             "ServerAliveCountMax": "2",
@@ -207,54 +210,48 @@ def explain(name: str, target: str, code: int | None, words: str, *, deadline_s:
     )
 
 
-def _private_folder() -> Path:
-    """A new folder for control sockets that only we may enter; those of runs that were killed are removed."""
-    namespace = _pid_namespace()
-    prefix = f"{_PREFIX}{namespace}-{os.getpid()}-"
-    problem = ""
-    for base in dict.fromkeys(("/tmp", os.environ.get("XDG_RUNTIME_DIR", "/tmp"), tempfile.gettempdir())):
-        _remove_stale(Path(base), namespace)
-        try:
-            folder = tempfile.mkdtemp(prefix=prefix, dir=base)
-        except OSError as error:
-            problem = str(error)
-            continue
-        if len(folder) <= _LONGEST_FOLDER:
-            return Path(folder)
-        Path(folder).rmdir()
-        problem = f"{base} is too long for a socket's path"
-    raise ExecutorError("denied", f"no folder for ssh's control sockets can be made here: {problem}")
+class _Folder:
+    """A folder for control sockets that only we may enter, marked as in use by a lock that dies with us."""
+
+    def __init__(self) -> None:
+        """Make it, and remove those of runs that were killed. Raises ExecutorError when no place will do."""
+        problem = ""
+        bases = (os.environ.get("XDG_RUNTIME_DIR", "/tmp"), "/tmp", tempfile.gettempdir())
+        for base in dict.fromkeys(bases):
+            for stale in Path(base).glob(f"{_PREFIX}*"):
+                _remove_if_stale(stale)
+            try:
+                self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
+            except OSError as error:
+                problem = str(error)
+                continue
+            self._lock = os.open(self.path / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            # Another run may have taken it for stale before it was locked.
+            if len(str(self.path)) <= _LONGEST_FOLDER and (self.path / _LOCK).exists():
+                return
+            self.remove()
+            problem = f"{base} is no place for sockets"
+        raise ExecutorError("denied", f"no folder for ssh's control sockets can be made here: {problem}")
+
+    def remove(self) -> None:
+        """Remove it with all that is in it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._lock)
 
 
-def _pid_namespace() -> str:
-    """Which process numbers ours are among: in another container the same number is somebody else."""
+def _remove_if_stale(folder: Path) -> None:
+    """Remove a folder of ours whose owner is gone: nobody holds its lock."""
     with contextlib.suppress(OSError):
-        return str(Path("/proc/self/ns/pid").readlink()).strip("pid:[]")
-    return "0"
-
-
-def _remove_stale(base: Path, namespace: str) -> None:
-    for folder in base.glob(f"{_PREFIX}{namespace}-*-*"):
-        with contextlib.suppress(OSError, ValueError):
-            owner = folder.lstat()
-            pid = int(folder.name.split("-")[2])
-            if (
-                owner.st_uid == os.getuid()
-                and folder.is_dir()
-                and not folder.is_symlink()
-                and not _alive(pid)
-            ):
-                shutil.rmtree(folder)
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+        stat = folder.lstat()
+        if stat.st_uid != os.getuid() or not S_ISDIR(stat.st_mode):
+            return
+        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder)
+        finally:
+            os.close(lock)
 
 
 EXECUTOR = SshExecutor()

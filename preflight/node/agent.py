@@ -45,6 +45,7 @@ LEAVE_S = 2.0
 _NOISE_BYTES = 1 << 20
 _BACKLOG_BYTES = 8 << 20
 _CHUNK = 65536
+_CHANNEL_ENDED = "the channel ended"
 
 
 def main(bundle: bytes, fd_in: int, fd_out: int, *, nonce: str) -> None:
@@ -58,7 +59,7 @@ def main(bundle: bytes, fd_in: int, fd_out: int, *, nonce: str) -> None:
     if pid:
         for fd in (fd_in, fd_out, pulse_out):
             os.close(fd)
-        _guard(pulse_in)
+        _guard(pid, pulse_in)
     os.close(pulse_in)
     # A session of its own, so that a signal to the guardian's group does not take both at once.
     os.setsid()
@@ -70,7 +71,7 @@ def main(bundle: bytes, fd_in: int, fd_out: int, *, nonce: str) -> None:
     os._exit(0)
 
 
-def _guard(pulse: int) -> NoReturn:
+def _guard(agent: int, pulse: int) -> NoReturn:
     """Wait until the agent is dead, or stopped or stuck for as long as a lease; then end all that is below."""
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, lambda *_: _finish("the guardian was told to end"))
@@ -80,17 +81,23 @@ def _guard(pulse: int) -> NoReturn:
         ready, _, _ = select.select([pulse], [], [], LEASE_S / 2)
         silences = 0 if ready else silences + 1
         if ready and not os.read(pulse, _CHUNK):
-            _finish("the agent was killed")
+            code = process.exit_code(os.waitpid(agent, 0)[1])
+            _finish("the agent %s" % process.ending(code) if code else "")
     _finish("the agent was stopped or stuck for %.0f s" % LEASE_S)
 
 
 def _finish(why: str) -> NoReturn:
-    try:
-        os.write(2, ("preflight: %s\n" % why).encode())
-    except OSError:
-        pass
+    _say(why)
     process.end_descendants(5.0)
     os._exit(0)
+
+
+def _say(why: str) -> None:
+    """A last word for the head, on the standard error of the transport."""
+    try:
+        os.write(2, ("preflight: %s\n" % why).encode("utf-8", "replace") if why else b"")
+    except OSError:
+        pass
 
 
 class Agent:
@@ -124,6 +131,7 @@ class Agent:
             while not self._over:
                 self._step()
         finally:
+            _say(self._over if self._over != _CHANNEL_ENDED else "")
             process.end_descendants(2.0)
 
     def _install_signals(self) -> None:
@@ -138,7 +146,7 @@ class Agent:
         self._selector.register(here, selectors.EVENT_READ, lambda: here.recv(4096))
 
     def _told_to_end(self, number: int, frame: Any) -> None:
-        self._over = "signal %d" % number
+        self._over = "the agent was told to end by signal %d" % number
 
     def _introduction(self) -> Ready:
         # No look-up in the user database: that can hang on a dead directory server.
@@ -190,7 +198,7 @@ class Agent:
         if data is None:
             return
         if not data:
-            self._over = "the channel ended"
+            self._over = _CHANNEL_ENDED
             return
         received_s = time.time()
         try:
@@ -361,7 +369,9 @@ class Agent:
         if child.dump_at_s is not None and now >= child.dump_at_s:
             child.dump_at_s = None
             if not child.timed_out:
-                self._tell(child, {"stacks": child.error_text(child.dump_from)})
+                stat = process.stat_of(child.seen_pid())
+                state = stat.state if stat is not None else ""
+                self._tell(child, {"stacks": child.error_text(child.dump_from), "state": state})
         if not child.answered and not child.timed_out and now >= child.deadline_at_s:
             child.timed_out = True
             self._dump(child)

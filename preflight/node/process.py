@@ -64,35 +64,49 @@ def stat_of(pid: int) -> Optional[Stat]:
 
 def children_of(pid: int) -> List[int]:
     """Direct children, from the kernel's own list where it has one and from all of /proc where not."""
-    found: List[int] = []
-    try:
-        threads = os.listdir("/proc/%d/task" % pid)
-    except OSError:
-        return found
-    for thread in threads:
-        try:
-            with open("/proc/%d/task/%s/children" % (pid, thread), "rb") as file:
-                found.extend(int(word) for word in file.read().split())
-        except FileNotFoundError:
-            if not os.path.exists("/proc/self/task/%d/children" % os.getpid()):
-                return [stat.pid for stat in _everyone() if stat.parent == pid]
-        except OSError:
-            continue
-    return found
+    return _listed_children(pid) if _kernel_lists_children() else _children_by_parent().get(pid, [])
 
 
 def descendants(root: int) -> List[int]:
     """Everything below `root`, parents before children. A snapshot: what forks meanwhile may be missing."""
+    everyone = None if _kernel_lists_children() else _children_by_parent()
     found: List[int] = []
     seen: Set[int] = {root}
     pending = [root]
     while pending:
-        for child in children_of(pending.pop(0)):
+        pid = pending.pop(0)
+        for child in _listed_children(pid) if everyone is None else everyone.get(pid, []):
             if child not in seen:
                 seen.add(child)
                 found.append(child)
                 pending.append(child)
     return found
+
+
+def _kernel_lists_children() -> bool:
+    # A kernel built without CONFIG_PROC_CHILDREN lacks the file.
+    return os.path.exists("/proc/self/task/%d/children" % os.getpid())
+
+
+def _listed_children(pid: int) -> List[int]:
+    found: List[int] = []
+    try:
+        for thread in os.listdir("/proc/%d/task" % pid):
+            try:
+                with open("/proc/%d/task/%s/children" % (pid, thread), "rb") as file:
+                    found.extend(int(word) for word in file.read().split())
+            except OSError:
+                continue
+    except OSError:
+        pass
+    return found
+
+
+def _children_by_parent() -> Dict[int, List[int]]:
+    children: Dict[int, List[int]] = {}
+    for stat in _everyone():
+        children.setdefault(stat.parent, []).append(stat.pid)
+    return children
 
 
 def _everyone() -> List[Stat]:

@@ -71,11 +71,16 @@ class Running:
         lines = [line.strip() for line in self.error_text().splitlines() if line.strip()]
         return lines[-1][-300:] if lines else ""
 
+    def seen_pid(self) -> int:
+        """The pid of the child's own Python as this process sees it; a wrapper's where that is in a container."""
+        below = self.inner_pid == self.pid or self.inner_pid in process.descendants(self.pid)
+        return self.inner_pid if below else self.pid
+
     def waiting_for(self) -> str:
         """What a child that missed its deadline was at, as far as can be told from outside."""
         if self.ask.context is not None and not self.started:
             return "the job context to start (`%s`)" % " ".join(command_of(self.ask.context))
-        stat = process.stat_of(self.pid)
+        stat = process.stat_of(self.seen_pid())
         stuck = ""
         if stat is not None and stat.state in ("D", "T", "t"):
             stuck = ", whose process is %s" % (

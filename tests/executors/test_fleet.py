@@ -1,0 +1,135 @@
+"""Many nodes at once: each answers or has a reason, and all are gone when the fleet is left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import anyio
+import pytest
+
+from preflight.executors.base import Channel, Executor, ExecutorError
+from preflight.executors.local import LocalExecutor
+from preflight.fleet import open_fleet
+from preflight.node.process import stat_of
+from preflight.node.wire import Done
+from preflight.recording import Node, NodeRecord
+from preflight.session import AgentSession
+
+
+@dataclass
+class Choosy:
+    """Reaches every node on this machine but those it has something against."""
+
+    against: dict[str, Callable[[], None]]
+    name: str = "choosy"
+    closed: bool = False
+
+    async def open(self, node: Node, *, deadline_s: float, bundle: bytes) -> Channel:
+        if node.name in self.against:
+            self.against[node.name]()
+            await anyio.sleep_forever()
+        return await LocalExecutor().open(node, deadline_s=deadline_s, bundle=bundle)
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+
+def refuse() -> None:
+    raise ExecutorError("denied", "n1: no", "all of it")
+
+
+def test_each_node_is_reached_or_has_its_reason() -> None:
+    async def main() -> None:
+        told: list[NodeRecord] = []
+        executor = Choosy({"n1": refuse, "n3": lambda: None})
+        assert isinstance(executor, Executor)
+        nodes = [Node(f"n{i}", i) for i in range(4)]
+        async with open_fleet(executor, nodes, deadline_s=2.0, on_progress=told.append) as fleet:
+            assert list(fleet.sessions) == ["n0", "n2"]
+            assert [record.problem_kind for record in fleet.records] == ["", "denied", "", "timeout"]
+            assert fleet.records[1].notes == ("all of it",)
+            assert "waiting for choosy to reach it" in fleet.records[3].problem
+            assert [node.name for node in fleet.snapshot().reached] == ["n0", "n2"]
+            assert sorted(record.node.name for record in told) == ["n0", "n1", "n2", "n3"]
+            assert isinstance(fleet.session("n0"), AgentSession)
+            assert isinstance(fleet.session("n1"), NodeRecord)
+            assert not executor.closed
+        assert executor.closed
+
+    anyio.run(main)
+
+
+@pytest.mark.parametrize("error", [None, LookupError("mine")])
+def test_agents_are_gone_when_the_fleet_is_left(error: Exception | None) -> None:
+    pids: list[int] = []
+
+    async def main() -> None:
+        async with open_fleet(LocalExecutor(), [Node(f"n{i}", i) for i in range(8)]) as fleet:
+            for session in fleet.sessions.values():
+                assert session.ready is not None
+                pids.append(session.ready.pid)
+            assert len(pids) == 8 and all(stat_of(pid) for pid in pids)
+            if error is not None:
+                raise error
+
+    if error is None:
+        anyio.run(main)
+    else:
+        with pytest.raises(LookupError, match="mine"):
+            anyio.run(main)
+    assert [pid for pid in pids if stat_of(pid) is not None] == []
+
+
+def test_a_cancelled_run_closes_its_fleet() -> None:
+    async def main() -> list[int]:
+        pids: list[int] = []
+        with anyio.move_on_after(0.8):
+            async with open_fleet(LocalExecutor(), [Node("n0", 0)]) as fleet:
+                ready = fleet.sessions["n0"].ready
+                assert ready is not None
+                pids.append(ready.pid)
+                await anyio.sleep_forever()
+        return pids
+
+    pids = anyio.run(main)
+    assert pids and stat_of(pids[0]) is None
+
+
+def test_an_interpreter_that_is_not_there_is_named() -> None:
+    async def main() -> None:
+        async with open_fleet(LocalExecutor(interpreter="/no/python3"), [Node("n0", 0)]) as fleet:
+            assert fleet.records[0].problem_kind == "missing"
+            assert "`/no/python3` cannot be run" in fleet.records[0].problem
+
+    anyio.run(main)
+
+
+def test_events_of_one_node_do_not_wait_for_another() -> None:
+    async def main() -> None:
+        async with open_fleet(LocalExecutor(), [Node("n0", 0), Node("n1", 1)]) as fleet:
+            answers: dict[str, Done] = {}
+
+            async def ask(name: str) -> None:
+                answer = await fleet.sessions[name].ask("json:dumps", {"name": name})
+                assert isinstance(answer, Done)
+                answers[name] = answer
+
+            async with anyio.create_task_group() as group:
+                for name in fleet.sessions:
+                    group.start_soon(ask, name)
+            assert {name: answer.value for name, answer in answers.items()} == {
+                "n0": '{"name": "n0"}',
+                "n1": '{"name": "n1"}',
+            }
+
+    anyio.run(main)
+
+
+def test_two_nodes_of_one_name_are_a_mistake() -> None:
+    async def main() -> None:
+        async with open_fleet(LocalExecutor(), [Node("n0", 0), Node("n0", 1)]):
+            pass
+
+    with pytest.raises(ValueError, match="share a name"):
+        anyio.run(main)

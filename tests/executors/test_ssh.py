@@ -1,0 +1,293 @@
+"""Over the real ssh client to real daemons on virtual nodes: reached, or told apart why not."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from preflight.executors.ssh import explain, is_target
+from preflight.node import bootstrap
+from tests.cluster import Cluster, Node, NodeProcess, faults
+
+Look = Callable[..., Any]
+#: A head with one stubborn rank on each node, as in tests/node/test_lease.py.
+TRAIN = """
+import sys
+import anyio
+from preflight.executors.ssh import SshExecutor
+from preflight.fleet import open_fleet
+from preflight.node.wire import Ask, Context
+from preflight.recording import Node
+
+async def main():
+    nodes = [Node("node1", 0), Node("node2", 1)]
+    async with open_fleet(SshExecutor(), nodes, extra=("shipped",)) as fleet:
+        running = []
+        for session in fleet.sessions.values():
+            def told(event, name=session.node.name):
+                if event.origin == "child":
+                    print("training", name, flush=True)
+            ask = Ask(0, "shipped.probes:stubborn", {}, 60.0, Context(sys.executable, environment={"RUN": sys.argv[1]}))
+            running.append(session.start(ask, told))
+        for one in running:
+            print("answer", repr(await one.result()), flush=True)
+
+anyio.run(main)
+"""
+
+
+@pytest.mark.cluster
+def test_every_node_answers_and_nothing_stays_behind(cluster: Cluster, look: Look) -> None:
+    seen = look("node1", "node2", "node3", "root@node4")
+    assert [record["problem"] for record in seen["records"].values()] == [""] * 4
+    assert [record["host"] for record in seen["records"].values()] == ["node1", "node2", "node3", "node4"]
+    for record in seen["records"].values():
+        assert abs(record["clock_offset_s"]) < 0.5
+    assert seen["answers"]["node1"]["value"]["variable"] == "root"
+    assert list(cluster.node("node1").path("/tmp").iterdir()) == []
+
+
+@pytest.mark.cluster
+def test_a_clock_that_is_ahead_is_measured(cluster: Cluster, look: Look) -> None:
+    with faults.clock_offset(cluster.node("node2"), 300):
+        seen = look("node1", "node2")
+    assert abs(seen["records"]["node2"]["clock_offset_s"] - 300) < 0.5
+    assert abs(seen["records"]["node1"]["clock_offset_s"]) < 0.5
+
+
+@pytest.mark.cluster
+def test_each_failure_is_named_for_what_it_is(cluster: Cluster, look: Look) -> None:
+    with ExitStack() as stack:
+        stack.enter_context(faults.sshd_frozen(cluster.node("node1")))
+        stack.enter_context(faults.sshd_stopped(cluster.node("node2")))
+        stack.enter_context(faults.node_down(cluster.node("node3")))
+        stack.enter_context(faults.login_noise(cluster.node("node4"), "Welcome!\npreflight-\nquota: 93 %"))
+        seen = look("node1", "node2", "node3", "node4", "nosuch", "stranger@node4", "-oProxyCommand=true")
+    problems = {name: (r["problem_kind"], r["problem"]) for name, r in seen["records"].items()}
+    assert problems.pop("node4") == ("", "")
+    expected = {
+        "node1": ("timeout", "frozen or overloaded"),
+        "node2": ("unreachable", "Connection refused"),
+        "node3": ("timeout", "does not answer"),
+        "nosuch": ("unreachable", "Could not resolve hostname nosuch"),
+        "stranger@node4": ("denied", "Permission denied"),
+        "-oProxyCommand=true": ("denied", "is no host name"),
+    }
+    for name, (kind, words) in expected.items():
+        assert problems[name][0] == kind and words in problems[name][1], problems[name]
+        assert problems[name][1].startswith(f"{name}: ")
+    assert seen["took_s"] < 8
+
+
+@pytest.mark.cluster
+def test_an_unknown_host_key_is_for_the_user_to_judge(cluster: Cluster, look: Look) -> None:
+    path = cluster.head.path("/run/home/root/.ssh/known_hosts")
+    kept = path.read_text()
+    path.write_text("")
+    try:
+        record = look("node1")["records"]["node1"]
+    finally:
+        path.write_text(kept)
+    assert record["problem_kind"] == "denied"
+    assert "host key" in record["problem"] and "ssh node1 true" in record["problem"]
+
+
+@pytest.mark.cluster
+def test_a_node_without_a_python_says_what_was_tried(cluster: Cluster, look: Look) -> None:
+    node = cluster.node("node1")
+    with _only_old_pythons(node):
+        record = look("node1")["records"]["node1"]
+    assert record["problem_kind"] == "missing", record
+    assert "no Python >= 3.8 on node1: tried python3" in record["problem"]
+    assert look("node1")["records"]["node1"]["problem"] == ""
+
+
+@contextmanager
+def _only_old_pythons(node: Node) -> Iterator[None]:
+    """Every interpreter that the login shell could find says what a Python 3.6 would say to the loader."""
+    bash = "/run/home/root/.bashrc"
+    node.must(["sh", "-c", "mkdir -p /run/old; cp /bin/sh /run/old/sh"])
+    places = [path for path in bootstrap.INTERPRETERS if path.startswith("/") and Path(path).exists()]
+    covered = sorted({str(Path(path).resolve()) for path in places})
+    for path in ("/run/old/python3", "/run/old/python"):
+        node.write_text(path, "#!/bin/sh\nexit 97\n")
+        node.must(["chmod", "755", path])
+    node.write_text(bash, "export PATH=/run/old\n")
+    for path in covered:
+        node.must(["mount", "--bind", "/run/old/python3", path])
+    try:
+        yield
+    finally:
+        for path in covered:
+            node.must(["umount", path])
+        node.must(["rm", "-r", "/run/old", bash])
+
+
+@pytest.mark.cluster
+def test_a_master_of_the_users_own_is_left_alone(cluster: Cluster, look: Look) -> None:
+    head, socket = cluster.head, "/run/mine"
+    config = head.read_text("/run/home/root/.ssh/config")
+    head.must(["ssh", "-o", "ControlPersist=yes", "-M", "-S", socket, "-N", "-f", "node1"])
+    try:
+        head.write_text("/run/home/root/.ssh/config", f"ControlPath {socket}\nControlMaster auto\n{config}")
+        before = head.must(["ssh", "-O", "check", "node1"])
+        assert look("node1")["records"]["node1"]["problem"] == ""
+        assert head.must(["ssh", "-O", "check", "node1"]) == before
+    finally:
+        head.run(["ssh", "-S", socket, "-O", "exit", "node1"])
+        head.write_text("/run/home/root/.ssh/config", config)
+
+
+@contextmanager
+def _training(cluster: Cluster, environment: dict[str, str], run: str) -> Iterator[NodeProcess]:
+    head = cluster.head.popen([sys.executable, "-c", TRAIN, run], env=environment)
+    assert head.stdout is not None
+    try:
+        assert sorted(head.stdout.readline() for _ in range(2)) == ["training node1\n", "training node2\n"]
+        until = time.monotonic() + 10
+        while len(_processes(run)) < 6 and time.monotonic() < until:
+            time.sleep(0.02)
+        assert len(_processes(run)) >= 6
+        yield head
+    finally:
+        head.kill_session()
+        head.wait(timeout=10)
+
+
+def _processes(run: str) -> list[int]:
+    """Every process that carries the variable of this run, in any namespace: ranks and all they started."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if f"RUN={run}\0".encode() in (place / "environ").read_bytes():
+                found.append(int(place.name))
+    return found
+
+
+def _left_after(run: str, deadline_s: float) -> list[int]:
+    until = time.monotonic() + deadline_s
+    while (left := _processes(run)) and time.monotonic() < until:
+        time.sleep(0.05)
+    return left
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGSTOP], ids=lambda n: n.name)
+def test_nothing_outlives_the_head_on_any_node(
+    cluster: Cluster, head_environment: dict[str, str], number: signal.Signals
+) -> None:
+    run = f"head-{number.name}"
+    with _training(cluster, head_environment, run) as head:
+        head.send_signal(number)
+        assert _left_after(run, 5.0) == []
+
+
+@pytest.mark.cluster
+def test_the_folder_of_a_killed_run_is_removed_by_the_next(
+    cluster: Cluster, head_environment: dict[str, str], look: Look
+) -> None:
+    with _training(cluster, head_environment, "killed") as head:
+        mine = set(Path("/tmp").glob("preflight-ssh-*"))
+        assert mine
+        look("node3")
+        assert set(Path("/tmp").glob("preflight-ssh-*")) == mine
+        head.send_signal(signal.SIGKILL)
+        head.wait(timeout=5)
+    look("node3")
+    assert mine.isdisjoint(Path("/tmp").glob("preflight-ssh-*"))
+
+
+@pytest.mark.cluster
+def test_a_cut_link_ends_the_rank(cluster: Cluster, head_environment: dict[str, str]) -> None:
+    run = "cut"
+    with _training(cluster, head_environment, run) as head, faults.node_down(cluster.node("node2")):
+        began = time.monotonic()
+        assert head.stdout is not None
+        until = began + 5.0
+        network = _network(cluster.node("node2").pid)
+
+        def on_node2() -> list[int]:
+            return [pid for pid in _processes(run) if _network(pid) == network]
+
+        assert on_node2()
+        while on_node2() and time.monotonic() < until:
+            time.sleep(0.05)
+        assert on_node2() == []
+        assert len(_processes(run)) >= 3, "node1 trains on"
+
+
+def _network(pid: int) -> str:
+    try:
+        return str(Path(f"/proc/{pid}/ns/net").readlink())
+    except OSError:
+        return ""
+
+
+@pytest.mark.parametrize("text", ["node1", "me@node1", "m.e-1@10.0.0.1", "::1", "me@fe80::1"])
+def test_targets(text: str) -> None:
+    assert is_target(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "-v",
+        "-oProxyCommand=x@y",
+        "a b",
+        "a;b",
+        "$(x)",
+        "@node1",
+        "me@",
+        "-me@node1",
+        "a@b@c",
+        "me@-v",
+        "a/b",
+    ],
+)
+def test_no_targets(text: str) -> None:
+    assert not is_target(text)
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "kind", "told"),
+    [
+        (255, "ssh: connect to host n2 port 22: No route to host", "unreachable", "no route"),
+        (
+            255,
+            "@@@@\r\nWARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!\r\nHost key verification failed.",
+            "denied",
+            "key",
+        ),
+        (255, "me@n2: Permission denied (publickey,password).", "denied", "BatchMode=yes me@n2"),
+        (
+            255,
+            "Received disconnect from 10.0.0.2 port 22:2: Too many authentication failures",
+            "denied",
+            "IdentitiesOnly",
+        ),
+        (255, "kex_exchange_identification: Connection closed by remote host", "unreachable", "MaxStartups"),
+        (255, "Timeout, server n2 not responding.", "timeout", "does not answer"),
+        (255, "", "unreachable", "could not reach"),
+        (
+            98,
+            "preflight-no-python: python3 python",
+            "missing",
+            "no Python >= 3.8 on n2: tried python3, python",
+        ),
+        (98, "preflight-no-python:", "missing", "none of python3"),
+        (127, "bash: sh: command not found", "crashed", "exit code 127"),
+        (None, "", "timeout", "waiting for `ssh me@n2` to log in"),
+    ],
+)
+def test_what_ssh_said_is_understood(code: int | None, words: str, kind: str, told: str) -> None:
+    error = explain("n2", "me@n2", code, words, deadline_s=5)
+    assert error.kind == kind and told in error.message, error.message
+    assert "n2" in error.message
