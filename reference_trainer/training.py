@@ -117,4 +117,5 @@ def difference_to_one_process(model: Any, world_size: int, steps: int, device: A
             (criterion(alone(samples), labels) / world_size).backward()
         optimizer.step()
     pairs = zip(model.parameters(), alone.parameters())
-    return max(float((a.detach() - b.detach()).abs().max()) for a, b in pairs)
+    # torch's maximum keeps a not-a-number, Python's may lose it.
+    return float(torch.stack([(a.detach() - b.detach()).abs().max() for a, b in pairs]).max())

@@ -24,4 +24,8 @@ PACK = (
     "preflight_checks.clocks:clock_spread",
     "preflight_checks.data:data_path_missing",
     "preflight_checks.data:shard_list_differs",
+    "preflight_checks.smoke:rank_did_not_finish",
+    "preflight_checks.smoke:wrong_collective_result",
+    "preflight_checks.smoke:ranks_disagree",
+    "preflight_checks.smoke:master_endpoint_unusable",
 )

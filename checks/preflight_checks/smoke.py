@@ -4,81 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
-from preflight.culprit import Culprit, culprit, decision_time
-from preflight.gang import members_of
-from preflight.job import Claim, Job
-from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
+from preflight.culprit import Culprit
+from preflight.job import Job
+from preflight.judgement import Verdict, check, failed, passed, unknown
 from preflight.outcome import Evidence, Severity
 from preflight.ranks import views
-from preflight.recording import EventRecord, FactRecord, Facts, Fleet, Observed, Seen
-from preflight.request import probe_name
+from preflight.recording import Facts, Fleet
 from preflight_checks.demands import fold
-from preflight_checks.smoke_plan import not_planned, plan_of, plan_smoke
+from preflight_checks.smoke_plan import plan_of, plan_smoke
+from preflight_checks.smoke_run import FACT, SmokeRun, incomplete, run_of, without_run
 from reference_trainer.collective import RankReport
-from reference_trainer.collective import rank as run_rank
 from reference_trainer.oracle import Mismatch
 from reference_trainer.training import LOSS_FALLS_TO, TOLERANCE
 
-_FACT = probe_name(run_rank)
 #: Steps after which an ordinary run must have learnt something of the built-in task.
 _LEARNING_STEPS = 5
 _STACK_LINES = 12
-
-
-@dataclass(frozen=True)
-class _Run:
-    """The recorded smoke run of one job."""
-
-    seen: tuple[Seen[RankReport], ...]
-    records: tuple[FactRecord, ...]
-    events: tuple[EventRecord, ...]
-    blamed: Culprit | None
-    claims: tuple[Claim, ...]
-
-    @property
-    def reports(self) -> tuple[tuple[str, RankReport], ...]:
-        """Node and report of each rank that came to the end."""
-        return tuple((s.node, s.fact.value) for s in self.seen if isinstance(s.fact, Observed))
-
-    @property
-    def complete(self) -> bool:
-        """Every rank came to the end."""
-        return bool(self.seen) and len(self.reports) == len(self.seen)
-
-
-def _run_of(job: Job, facts: Facts) -> _Run:
-    group = f"smoke {job.name}"
-    seen = tuple(s for s in facts.each(run_rank) if s.request.group == group)
-    records = tuple(r for r in facts.records if r.request.probe == _FACT and r.request.group == group)
-    keys = {record.request.key for record in records}
-    events = tuple(event for event in facts.events() if event.request_key in keys)
-    blamed = None
-    if records and any(record.unavailable is not None for record in records):
-        blamed = culprit(
-            members_of([record.request for record in records]),
-            events,
-            records,
-            now_s=decision_time(events, records),
-            began_s=min(record.started_s for record in records),
-        )
-    claims = tuple(dict.fromkeys(claim for record in records for claim in record.request.because))
-    return _Run(seen, records, events, blamed, claims)
-
-
-def _without_run(job: Job, fleet: Fleet, run: _Run) -> Verdict | None:
-    """What to say when there was no smoke run at all."""
-    reason = not_planned(job, fleet)
-    if reason:
-        return not_applicable("smoke run", reason)
-    if not run.records:
-        return unknown("smoke run", "it was not run", required=True)
-    kinds = {r.unavailable.kind if r.unavailable is not None else "" for r in run.records}
-    if kinds <= {"context", "missing"}:
-        reasons = dict.fromkeys(r.unavailable.reason for r in run.records if r.unavailable is not None)
-        return unknown("smoke run", f"no rank could run: {fold(reasons, 3)}", required=True)
-    return None
 
 
 @check(
@@ -111,8 +53,8 @@ def rank_did_not_finish(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     Evidence: pytorch/pytorch#76287 and goodfire-ai/spd#552 (the rest runs on for hours after one rank died),
     NVIDIA/nccl#257 (all ranks hang in one all-reduce).
     """
-    run = _run_of(job, facts)
-    early = _without_run(job, fleet, run)
+    run = run_of(job, facts)
+    early = without_run(job, fleet, run)
     if early is not None:
         yield early
         return
@@ -132,7 +74,7 @@ def rank_did_not_finish(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     yield _named(run, run.blamed)
 
 
-def _summary(job: Job, fleet: Fleet, facts: Facts, run: _Run) -> str:
+def _summary(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> str:
     report = run.reports[0][1]
     plan = plan_of(job, fleet, facts)
     nodes = len({node for node, _ in run.reports})
@@ -154,7 +96,7 @@ _REMEDIES = {
 }
 
 
-def _named(run: _Run, blamed: Culprit) -> Verdict:
+def _named(run: SmokeRun, blamed: Culprit) -> Verdict:
     nodes = _nodes(run, blamed)
     remedy = _REMEDIES.get(blamed.kind, "look at {node}").format(node=blamed.node)
     if blamed.rank is None:
@@ -172,7 +114,7 @@ def _named(run: _Run, blamed: Culprit) -> Verdict:
         subject,
         f"{blamed.because}{waiting}",
         at=Evidence(
-            _FACT,
+            FACT,
             _observed(run, blamed),
             "every rank comes to its end",
             node=blamed.node,
@@ -184,23 +126,23 @@ def _named(run: _Run, blamed: Culprit) -> Verdict:
     )
 
 
-def _observed(run: _Run, blamed: Culprit) -> str:
+def _observed(run: SmokeRun, blamed: Culprit) -> str:
     phase = f"after phase {blamed.phase}" if blamed.phase else "before its first phase"
     return f"{blamed.kind} {phase}, during {blamed.doing}" if blamed.doing else f"{blamed.kind} {phase}"
 
 
-def _details(run: _Run, blamed: Culprit) -> Iterator[Evidence]:
+def _details(run: SmokeRun, blamed: Culprit) -> Iterator[Evidence]:
     """The stack or the last words of the rank to blame."""
     members = {int(r.request.params["rank"]): (r.request.node, r.request.key) for r in run.records}
     for view in views(members, run.events, run.records, began_s=0.0).values():
         wanted = view.rank == blamed.rank or (blamed.rank is None and view.rank == min(members))
         if wanted and view.stacks.strip():
-            yield Evidence(_FACT, "stack: " + _shortened(view.stacks), node=view.node, at_s=blamed.since_s)
+            yield Evidence(FACT, "stack: " + _shortened(view.stacks), node=view.node, at_s=blamed.since_s)
     for record in run.records:
         mine = record.request.key == blamed.key and record.unavailable is not None
         if mine and record.unavailable is not None and record.unavailable.detail.strip():
             yield Evidence(
-                _FACT,
+                FACT,
                 "last words: " + _shortened(record.unavailable.detail),
                 node=blamed.node,
                 at_s=record.finished_s,
@@ -212,7 +154,7 @@ def _shortened(text: str) -> str:
     return "\n".join(lines[-_STACK_LINES:])
 
 
-def _nodes(run: _Run, blamed: Culprit) -> tuple[str, ...]:
+def _nodes(run: SmokeRun, blamed: Culprit) -> tuple[str, ...]:
     by_rank = {int(r.request.params["rank"]): r.request.node for r in run.records}
     if blamed.rank is None:
         return tuple(dict.fromkeys(by_rank[rank] for rank in sorted(by_rank)))
@@ -222,16 +164,6 @@ def _nodes(run: _Run, blamed: Culprit) -> tuple[str, ...]:
 
 def _ranks(ranks: Sequence[int]) -> str:
     return ("rank " if len(ranks) == 1 else "ranks ") + fold([str(rank) for rank in ranks])
-
-
-def _incomplete(job: Job, fleet: Fleet, run: _Run) -> Verdict | None:
-    """For the checks that judge results: what to say when not all ranks have one."""
-    early = _without_run(job, fleet, run)
-    if early is not None and not early.required:
-        return early
-    if early is not None or not run.reports:
-        return unknown("smoke run", "blocked by SMK001: no rank came to the end")
-    return None
 
 
 @check(
@@ -260,8 +192,8 @@ def wrong_collective_result(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
     Evidence: silent data corruption during training in arXiv 2407.21783 (section 3.3.4); NVIDIA/nccl-tests
     checks results for the same reason.
     """
-    run = _run_of(job, facts)
-    early = _incomplete(job, fleet, run)
+    run = run_of(job, facts)
+    early = incomplete(job, fleet, run)
     if early is not None:
         yield early
         return
@@ -300,7 +232,7 @@ def _suspects(wrong: Sequence[tuple[str, Mismatch]], nodes: dict[int, str]) -> t
 
 def _mismatch_evidence(node: str, mismatch: Mismatch) -> Evidence:
     observed = f"rank {mismatch.rank}, {mismatch.operation}, element {mismatch.index}: {mismatch.got}"
-    return Evidence(_FACT, f"{observed} (bits {mismatch.flipped_bits} differ)", mismatch.expected, node=node)
+    return Evidence(FACT, f"{observed} (bits {mismatch.flipped_bits} differ)", mismatch.expected, node=node)
 
 
 @check(
@@ -328,8 +260,8 @@ def ranks_disagree(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Evidence: the DDP design note (every rank keeps equal weights by construction).
     """
-    run = _run_of(job, facts)
-    early = _incomplete(job, fleet, run)
+    run = run_of(job, facts)
+    early = incomplete(job, fleet, run)
     if early is not None:
         yield early
         return
@@ -339,7 +271,7 @@ def ranks_disagree(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         yield passed(f"weights after training: equal on {len(run.reports)} ranks")
 
 
-def _training_faults(run: _Run) -> Iterator[Verdict]:
+def _training_faults(run: SmokeRun) -> Iterator[Verdict]:
     owners = {report.rank: node for node, report in run.reports}
     digests = run.reports[0][1].digests
     common = Counter(digests).most_common(1)[0][0] if digests else ""
@@ -351,7 +283,7 @@ def _training_faults(run: _Run) -> Iterator[Verdict]:
             f"{_ranks(odd)} on {fold(nodes)} hold other weights than the other {len(digests) - len(odd)} ranks "
             "after the same steps; DistributedDataParallel keeps them equal",
             at=Evidence(
-                _FACT, f"rank {odd[0]}: SHA-256 {digests[odd[0]]}", f"SHA-256 {common}", node=nodes[0]
+                FACT, f"rank {odd[0]}: SHA-256 {digests[odd[0]]}", f"SHA-256 {common}", node=nodes[0]
             ),
             nodes=nodes,
             remedy=f"compare torch, NCCL and driver of {fold(nodes)} with the other nodes, and test its memory and GPU",
@@ -366,7 +298,7 @@ def _rank_faults(node: str, report: RankReport) -> Iterator[Verdict]:
         yield failed(
             f"training on {where}",
             f"{fold(report.unmoved)} did not change in {len(report.losses)} steps on {where}; every tensor must",
-            at=Evidence(_FACT, f"unmoved: {fold(report.unmoved)}", "every tensor moves", node=node),
+            at=Evidence(FACT, f"unmoved: {fold(report.unmoved)}", "every tensor moves", node=node),
             nodes=(node,),
             remedy="run torch's own tests on that node: the backward pass or the optimizer does nothing there",
         )
@@ -376,7 +308,7 @@ def _rank_faults(node: str, report: RankReport) -> Iterator[Verdict]:
             f"training on {where}",
             f"the loss on {where} went from {losses[0]:.4g} to {losses[-1]:.4g} in {len(losses)} steps; "
             f"below {LOSS_FALLS_TO * losses[0]:.4g} was expected",
-            at=Evidence(_FACT, f"{losses[-1]:.4g}", f"< {LOSS_FALLS_TO * losses[0]:.4g}", node=node),
+            at=Evidence(FACT, f"{losses[-1]:.4g}", f"< {LOSS_FALLS_TO * losses[0]:.4g}", node=node),
             nodes=(node,),
             remedy="compare torch and its numeric libraries on that node with those of the others",
         )
@@ -386,7 +318,7 @@ def _rank_faults(node: str, report: RankReport) -> Iterator[Verdict]:
             "training against one process",
             f"the weights after {len(losses)} steps on {report.world_size} ranks differ by {apart:.3g} from those of "
             f"one process on the same shards; at most {TOLERANCE:g} was expected",
-            at=Evidence(_FACT, f"{apart:.3g}", f"<= {TOLERANCE:g}", node=node),
+            at=Evidence(FACT, f"{apart:.3g}", f"<= {TOLERANCE:g}", node=node),
             nodes=(node,),
             remedy="look at SMK002 first; then compare the ranks' numeric libraries",
         )
@@ -418,8 +350,8 @@ def master_endpoint_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
 
     Evidence: pytorch/pytorch#85604, pytorch/pytorch#73656, thu-coai/CDial-GPT#103.
     """
-    run = _run_of(job, facts)
-    early = _without_run(job, fleet, run)
+    run = run_of(job, facts)
+    early = without_run(job, fleet, run)
     if early is not None:
         yield early if not early.required else unknown("master endpoint", "blocked by SMK001: no rank ran")
         return
@@ -436,7 +368,7 @@ def master_endpoint_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
         f"master endpoint {plan.meeting.host}:{plan.meeting.port}",
         f"{blamed.because} ({plan.meeting.source})",
         at=Evidence(
-            _FACT, blamed.because, "every rank opens the master's port", node=blamed.node, at_s=blamed.since_s
+            FACT, blamed.because, "every rank opens the master's port", node=blamed.node, at_s=blamed.since_s
         ),
         also=run.claims,
         nodes=_nodes(run, blamed),

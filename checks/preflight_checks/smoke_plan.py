@@ -21,7 +21,9 @@ from preflight_checks.demands import (
 )
 from preflight_checks.interface_filter import chosen
 from preflight_checks.links import address_of
+from preflight_checks.probes.gpus import gpus
 from preflight_checks.probes.interfaces import Interface, interfaces
+from preflight_checks.probes.packages import packages
 from reference_trainer.collective import rank as run_rank
 
 #: Steps of exact and of DDP training; ten keep the comparison with one process within its tolerance.
@@ -125,23 +127,24 @@ def _ranks_per_node(job: Job, fleet: Fleet, facts: Facts) -> tuple[int, str, tup
         said = known_int(job, "processes_per_node", scope)
         if said is not None and said > wanted:
             wanted, claims = said, deciding(job, "processes_per_node", scope)
-    gpus = min((gpus_on(facts, node.name) for node in fleet.nodes), default=0)
-    if gpus == 0:
-        text = "one rank a node, because no GPU was seen on some node"
+    least = min((gpus_on(facts, node.name) for node in fleet.nodes), default=0)
+    if least == 0:
+        text = "one rank a node, because torch can use no GPU on some node"
         return 1, text if wanted > 1 else "one rank a node", claims
-    if gpus < wanted:
-        return gpus, f"{gpus} ranks a node, one a GPU, instead of the job's {wanted}", claims
+    if least < wanted:
+        return least, f"{least} ranks a node, one a GPU, instead of the job's {wanted}", claims
     return wanted, f"{wanted} ranks a node, as the job starts them", claims
 
 
 def gpus_on(facts: Facts, node: str) -> int:
-    """GPUs that a probe saw on `node`; 0 when none was asked for or could be seen."""
-    for record in facts.records:
-        if record.request.node == node and record.request.probe.startswith("preflight_checks.probes.gpus:"):
-            seen = record.value.get("gpus") if isinstance(record.value, dict) else None
-            if isinstance(seen, (list, tuple)):
-                return len(seen)
-    return 0
+    """GPUs that the ranks' torch can use on `node`: working ones, if that torch was built for CUDA."""
+    seen, installed = facts.of(gpus, node), facts.of(packages, node)
+    if not isinstance(seen, Observed) or not isinstance(installed, Observed):
+        return 0
+    torch = installed.value.torch
+    if torch is None or not torch.cuda:
+        return 0
+    return sum(not item.problem for item in seen.value.gpus)
 
 
 def _meeting(job: Job, fleet: Fleet, facts: Facts) -> Meeting:

@@ -1,0 +1,83 @@
+"""The recorded smoke run of a job, put together for the checks that judge it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from preflight.culprit import Culprit, culprit, decision_time
+from preflight.gang import members_of
+from preflight.job import Claim, Job
+from preflight.judgement import Verdict, not_applicable, unknown
+from preflight.recording import EventRecord, FactRecord, Facts, Fleet, Observed, Seen
+from preflight.request import probe_name
+from preflight_checks.demands import fold
+from preflight_checks.smoke_plan import not_planned
+from reference_trainer.collective import RankReport
+from reference_trainer.collective import rank as run_rank
+
+FACT = probe_name(run_rank)
+
+
+@dataclass(frozen=True)
+class SmokeRun:
+    """The recorded smoke run of one job."""
+
+    seen: tuple[Seen[RankReport], ...]
+    records: tuple[FactRecord, ...]
+    events: tuple[EventRecord, ...]
+    blamed: Culprit | None
+    claims: tuple[Claim, ...]
+
+    @property
+    def reports(self) -> tuple[tuple[str, RankReport], ...]:
+        """Node and report of each rank that came to the end."""
+        return tuple((s.node, s.fact.value) for s in self.seen if isinstance(s.fact, Observed))
+
+    @property
+    def complete(self) -> bool:
+        """Every rank came to the end."""
+        return bool(self.seen) and len(self.reports) == len(self.seen)
+
+
+def run_of(job: Job, facts: Facts) -> SmokeRun:
+    """The smoke run of `job`, and who is to blame when it did not end well."""
+    group = f"smoke {job.name}"
+    seen = tuple(s for s in facts.each(run_rank) if s.request.group == group)
+    records = tuple(r for r in facts.records if r.request.probe == FACT and r.request.group == group)
+    keys = {record.request.key for record in records}
+    events = tuple(event for event in facts.events() if event.request_key in keys)
+    blamed = None
+    if records and any(record.unavailable is not None for record in records):
+        blamed = culprit(
+            members_of([record.request for record in records]),
+            events,
+            records,
+            now_s=decision_time(events, records),
+            began_s=min(record.started_s for record in records),
+        )
+    claims = tuple(dict.fromkeys(claim for record in records for claim in record.request.because))
+    return SmokeRun(seen, records, events, blamed, claims)
+
+
+def without_run(job: Job, fleet: Fleet, run: SmokeRun) -> Verdict | None:
+    """What to say when there was no smoke run at all."""
+    reason = not_planned(job, fleet)
+    if reason:
+        return not_applicable("smoke run", reason)
+    if not run.records:
+        return unknown("smoke run", "it was not run", required=True)
+    kinds = {r.unavailable.kind if r.unavailable is not None else "" for r in run.records}
+    if kinds <= {"context", "missing"}:
+        reasons = dict.fromkeys(r.unavailable.reason for r in run.records if r.unavailable is not None)
+        return unknown("smoke run", f"no rank could run: {fold(reasons, 3)}", required=True)
+    return None
+
+
+def incomplete(job: Job, fleet: Fleet, run: SmokeRun) -> Verdict | None:
+    """For the checks that judge results: what to say when not all ranks have one."""
+    early = without_run(job, fleet, run)
+    if early is not None and not early.required:
+        return early
+    if early is not None or not run.reports:
+        return unknown("smoke run", "blocked by SMK001: no rank came to the end")
+    return None

@@ -1,0 +1,273 @@
+"""The smoke checks: which ranks are planned, and what is said of the run that was recorded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from preflight.judgement import HEADINGS, Check, Verdict
+from preflight.node.child import plain
+from preflight.outcome import Status
+from preflight.recording import (
+    EventRecord,
+    FactRecord,
+    Facts,
+    Fleet,
+    Node,
+    NodeRecord,
+    Recording,
+    Unavailable,
+    load,
+    save,
+)
+from preflight.request import Request
+from preflight_checks.probes.gpus import Gpu, Gpus, gpus
+from preflight_checks.probes.packages import Framework, Packages, packages
+from preflight_checks.smoke import (
+    master_endpoint_unusable,
+    rank_did_not_finish,
+    ranks_disagree,
+    wrong_collective_result,
+)
+from reference_trainer import phases
+from reference_trainer.collective import RankReport
+from reference_trainer.oracle import Mismatch
+
+from .build import fact, fleet, job, one, plan, statuses
+
+JOB = job(nodes=2, processes_per_node=8, master_addr="node0", master_port=29501)
+ALL = (rank_did_not_finish, wrong_collective_result, ranks_disagree, master_endpoint_unusable)
+
+
+def gpu_facts(counts: dict[str, int], cuda: str = "12.8") -> Facts:
+    found: list[FactRecord] = []
+    for node, count in counts.items():
+        found.append(fact(gpus, node, Gpus(gpus=[Gpu(i) for i in range(count)])))
+        found.append(
+            fact(packages, node, Packages("3.11", "/usr/bin/python3", torch=Framework("2.9.0", cuda)))
+        )
+    return Facts(tuple(found))
+
+
+def params(requests: list[Request], name: str) -> list[Any]:
+    return [request.params[name] for request in requests]
+
+
+def test_one_rank_a_node_where_no_gpu_can_be_used() -> None:
+    for known in (Facts(), gpu_facts({"node0": 8, "node1": 8}, cuda="")):
+        requests = plan(rank_did_not_finish, JOB, fleet(2), known)
+        assert [(r.node, r.params["rank"], r.params["world_size"]) for r in requests] == [
+            ("node0", 0, 2),
+            ("node1", 1, 2),
+        ]
+        assert all(r.context and r.required and r.group == "smoke train" for r in requests)
+        assert {claim.quantity for claim in requests[0].because} >= {"master_addr", "master_port"}
+
+
+def test_as_many_ranks_as_the_job_starts_where_every_node_has_the_gpus() -> None:
+    requests = plan(rank_did_not_finish, JOB, fleet(2), gpu_facts({"node0": 8, "node1": 8}))
+    assert params(requests, "rank") == list(range(16))
+    assert params(requests, "local_rank") == [*range(8), *range(8)]
+    fewer = plan(rank_did_not_finish, JOB, fleet(2), gpu_facts({"node0": 8, "node1": 4}))
+    assert params(fewer, "world_size") == [8] * 8
+
+
+def test_ranks_meet_where_the_job_says() -> None:
+    requests = plan(rank_did_not_finish, JOB, fleet(2))
+    assert set(params(requests, "master_addr")) == {"node0"}
+    assert set(params(requests, "master_port")) == {29501}
+
+
+def test_without_an_endpoint_ranks_meet_on_the_first_node_at_the_default_port() -> None:
+    requests = plan(rank_did_not_finish, job(nodes=2), fleet(2))
+    assert {(r.params["master_addr"], r.params["master_port"]) for r in requests} == {("node0", 29500)}
+
+
+def test_processes_that_stand_in_for_nodes_meet_on_loopback() -> None:
+    local = Fleet(tuple(NodeRecord(Node(f"local{i}", i, "localhost")) for i in range(2)))
+    requests = plan(rank_did_not_finish, JOB, local)
+    assert {(r.params["master_addr"], r.params["interface"]) for r in requests} == {("127.0.0.1", "lo")}
+
+
+def test_a_node_that_gave_no_agent_stays_in_the_world() -> None:
+    requests = plan(rank_did_not_finish, JOB, fleet(3, node2="refused"))
+    assert [r.node for r in requests] == ["node0", "node1", "node2"]
+
+
+def test_parameter_server_jobs_are_left_alone() -> None:
+    served = job(ps_mode=True)
+    assert plan(rank_did_not_finish, served, fleet(2)) == []
+    for check in ALL:
+        assert statuses(list(check.judge(served, fleet(2), Facts()))) == {"not-applicable"}
+
+
+def report(rank: int, **changes: Any) -> RankReport:
+    healthy = RankReport(
+        rank,
+        2,
+        f"node{rank}",
+        "gloo",
+        "cpu",
+        "2.9.0",
+        operations=20,
+        losses=[2.3, 1.9, 1.4, 1.0, 0.6],
+        digests=["aa", "aa"],
+        difference_to_one_process=1e-8 if rank == 0 else None,
+    )
+    return replace(healthy, **changes)
+
+
+def recorded(
+    *answers: RankReport | Unavailable, events: tuple[tuple[int, float, str, dict[str, Any]], ...] = ()
+) -> Facts:
+    """What two ranks came to; events are (rank, at_s, origin, data). It goes through a saved recording."""
+    requests = plan(rank_did_not_finish, JOB, fleet(2))
+    records = tuple(
+        FactRecord(request, unavailable=answer, finished_s=9.0)
+        if isinstance(answer, Unavailable)
+        else FactRecord(request, plain(answer), finished_s=9.0)
+        for request, answer in zip(requests, answers, strict=True)
+    )
+    said = tuple(
+        EventRecord(requests[rank].key, requests[rank].node, at_s, origin, data)
+        for rank, at_s, origin, data in events
+    )
+    recording = Recording((JOB,), "2026-01-01T00:00:00+00:00", "0", facts=records, events=said)
+    again = load(save(recording))
+    return Facts(again.facts, again.events)
+
+
+def judged(check: Check, facts: Facts) -> list[Verdict]:
+    return list(check.judge(JOB, fleet(2), facts))
+
+
+def test_a_healthy_run_passes_every_check_and_says_what_it_was() -> None:
+    healthy = recorded(report(0), report(1))
+    for check in ALL:
+        assert statuses(judged(check, healthy)) == {"pass"}
+    subject = one(judged(rank_did_not_finish, healthy), Status.PASS).subject
+    assert "2 ranks on 2 nodes, gloo" in subject and "no GPU" in subject and "as the job spells it" in subject
+
+
+def test_a_killed_rank_is_named_with_node_phase_signal_and_last_words() -> None:
+    facts = recorded(
+        Unavailable("cancelled", "it was cancelled"),
+        Unavailable("crashed", "killed", "Out of memory", -9),
+        events=(
+            (0, 1.0, "child", {"event": phases.PHASE, "phase": phases.EXACT}),
+            (1, 1.0, "child", {"event": phases.PHASE, "phase": phases.EXACT}),
+        ),
+    )
+    verdict = one(judged(rank_did_not_finish, facts), Status.FAIL)
+    assert verdict.nodes == ("node1",)
+    assert "rank 1 on node1 was killed by SIGKILL" in verdict.message
+    assert "rank 0 could not go on because of it" in verdict.message
+    assert verdict.evidence[0].observed.startswith("dead after phase exact")
+    assert any("Out of memory" in item.observed for item in verdict.evidence)
+    assert verdict.locations
+
+
+def test_a_stuck_rank_shows_its_stack() -> None:
+    group = {"event": phases.PHASE, "phase": phases.GROUP}
+    beat = {"event": phases.BEAT, "progress": 0}
+    facts = recorded(
+        Unavailable("cancelled", "x"),
+        Unavailable("cancelled", "x"),
+        events=(
+            (0, 1.0, "child", group),
+            (1, 1.0, "child", group),
+            (0, 1.1, "child", {"event": phases.ENTERING, "what": "sum", "collective": 3, "waiting_for": []}),
+            (0, 8.5, "child", beat),
+            (1, 8.5, "child", beat),
+            (1, 8.6, "head", {"event": phases.DECIDED, "because": "x"}),
+            (1, 8.7, "agent", {"stacks": 'File "data.py", line 3 in read'}),
+        ),
+    )
+    verdict = one(judged(rank_did_not_finish, facts), Status.FAIL)
+    assert verdict.nodes == ("node1",)
+    assert any(item.observed == 'stack: File "data.py", line 3 in read' for item in verdict.evidence)
+
+
+def test_a_run_that_could_not_be_is_unknown_and_required() -> None:
+    missing = Unavailable("context", "no interpreter is known for the job")
+    verdict = one(judged(rank_did_not_finish, recorded(missing, missing)), Status.UNKNOWN)
+    assert verdict.required and "no interpreter is known" in verdict.message
+    for check in ALL[1:]:
+        verdict = one(judged(check, recorded(missing, missing)), Status.UNKNOWN)
+        assert not verdict.required and "SMK001" in verdict.message
+    assert one(judged(rank_did_not_finish, Facts()), Status.UNKNOWN).required
+
+
+def test_an_interrupted_run_is_unknown() -> None:
+    stopped = Unavailable("cancelled", "it was cancelled")
+    assert one(judged(rank_did_not_finish, recorded(stopped, stopped)), Status.UNKNOWN).required
+
+
+def mismatch(rank: int, contributions: dict[str, int]) -> Mismatch:
+    return Mismatch(
+        "all_reduce of 1000 elements",
+        rank,
+        1000,
+        1000,
+        0,
+        "5.0",
+        "4.0",
+        "0x1",
+        contributions,
+        "it is missing",
+    )
+
+
+def test_a_lost_contribution_is_laid_to_the_node_it_came_from() -> None:
+    facts = recorded(*(report(rank, mismatches=[mismatch(rank, {"1": 0})]) for rank in range(2)))
+    verdict = one(judged(wrong_collective_result, facts), Status.FAIL)
+    assert verdict.nodes == ("node1",)
+    assert "all_reduce of 1000 elements" in verdict.message and "exactly 5.0 was expected" in verdict.message
+
+
+def test_an_undecodable_result_is_laid_to_the_node_that_sees_it() -> None:
+    facts = recorded(report(0, mismatches=[mismatch(0, {})]), report(1))
+    assert one(judged(wrong_collective_result, facts), Status.FAIL).nodes == ("node0",)
+
+
+def test_results_are_unknown_when_no_rank_came_to_the_end() -> None:
+    gone = Unavailable("crashed", "x", "", -9)
+    assert one(judged(wrong_collective_result, recorded(gone, gone)), Status.UNKNOWN).message.startswith(
+        "blocked by SMK001"
+    )
+
+
+def test_other_weights_unmoved_weights_and_a_flat_loss_are_faults() -> None:
+    apart = recorded(report(0, digests=["aa", "aa", "bb"]), report(1, digests=["aa", "aa", "bb"]))
+    assert "rank 2" in one(judged(ranks_disagree, apart), Status.FAIL).message
+    unmoved = recorded(report(0), report(1, unmoved=["0.weight"]))
+    verdict = one(judged(ranks_disagree, unmoved), Status.FAIL)
+    assert (verdict.nodes, "0.weight" in verdict.message) == (("node1",), True)
+    flat = recorded(report(0, losses=[2.3] * 5), report(1))
+    assert one(judged(ranks_disagree, flat), Status.FAIL).nodes == ("node0",)
+    drifted = recorded(report(0, difference_to_one_process=float("nan")), report(1))
+    assert "differ by nan" in one(judged(ranks_disagree, drifted), Status.FAIL).message
+
+
+def test_a_port_in_use_is_the_endpoints_fault_and_not_said_twice() -> None:
+    problem = {
+        "event": phases.PROBLEM,
+        "problem": "listen",
+        "error": "cannot listen on port 29501: Address already in use",
+    }
+    facts = recorded(
+        Unavailable("denied", "cannot listen on port 29501: Address already in use"),
+        Unavailable("cancelled", "x"),
+        events=((0, 0.5, "child", problem),),
+    )
+    verdict = one(judged(master_endpoint_unusable, facts), Status.FAIL)
+    assert verdict.nodes == ("node0",)
+    assert "29501: Address already in use" in verdict.message
+    assert {location.path for location in verdict.locations} == {"train.sh"}
+    assert one(judged(rank_did_not_finish, facts), Status.UNKNOWN).message.startswith("blocked by SMK004")
+
+
+def test_docstrings_have_every_heading_in_order() -> None:
+    for check in ALL:
+        places = [check.meta.doc.find(f"{heading}:") for heading in HEADINGS]
+        assert -1 not in places and places == sorted(places), check.meta.id
