@@ -89,13 +89,11 @@ class Machine:
             self.conditions.pop()
 
     def emit(self, state: State, fields: Sequence[Field], place: Place) -> Command | None:
-        """Record a command that the script would run; None when too many were recorded or nothing is to be."""
-        if self.quiet or len(self.commands) >= MOST_COMMANDS:
-            if not self.quiet:
-                self.note(
-                    NoteKind.UNSUPPORTED, f"more than {MOST_COMMANDS} commands; the rest was not read", place
-                )
+        """Record a command that the script would run; None where commands are not recorded (inside `$( )`)."""
+        if self.quiet:
             return None
+        if len(self.commands) >= MOST_COMMANDS:
+            raise OutOfSteps
         self.step(1 + len(fields) // 8)
         environment, variables = state.snapshot()
         command = Command(

@@ -123,7 +123,7 @@ def _closing(source: str, at: int, end: int) -> int:
     return end
 
 
-def _argument(machine: Machine, state: State, use: _Use) -> list[Part]:
+def _argument(machine: Machine, state: State, use: _Use, *, escapes: str | None = None) -> list[Part]:
     return words.between(
         machine,
         state,
@@ -132,13 +132,19 @@ def _argument(machine: Machine, state: State, use: _Use) -> list[Part]:
         use.argument,
         use.end,
         quoted=use.quoted,
-        escapes=None,
+        escapes=escapes,
     )
 
 
 def argument_text(machine: Machine, state: State, use: _Use) -> Text:
     """The operand of an expansion, unsplit."""
     return tuple(part.piece for part in _argument(machine, state, use) if part.piece is not None)
+
+
+def _pattern(machine: Machine, state: State, use: _Use) -> str | None:
+    """The operand of a pattern operator, its backslashes kept; None when it is not known."""
+    parts = _argument(machine, state, use, escapes="")
+    return known(tuple(part.piece for part in parts if part.piece is not None))
 
 
 def _scalar(machine: Machine, state: State, use: _Use) -> Text:
@@ -247,7 +253,7 @@ def _operated(machine: Machine, state: State, use: _Use, slot: Slot, current: Te
         return _substring(machine, state, use, current)
     if sign.startswith("@"):
         return at_site(current, use.place, use.spelling)
-    operand = known(argument_text(machine, state, use))
+    operand = _pattern(machine, state, use)
     if operand is None:
         return hole(f"{use.spelling} depends on its pattern", use.place, use.spelling)
     return mapped(current, lambda item: patterns.apply(sign, item, operand), use.place, use.spelling)
@@ -376,7 +382,7 @@ def _whole_array(machine: Machine, state: State, use: _Use) -> list[Part]:
     elif sign == ":" and (bounds := _bounds(machine, state, use)) is not None:
         items = _sliced(items, *bounds)
     elif sign and not sign.startswith("@"):
-        operand = known(argument_text(machine, state, use))
+        operand = _pattern(machine, state, use)
         if operand is None:
             return words.unknown(
                 f"{use.spelling} depends on its pattern", use.place, use.spelling, quoted=False

@@ -238,18 +238,33 @@ def split_fields(parts: Iterable[Part], node: Place, separators: str = " \t\n") 
             many = many or piece.many
         else:
             found = options((piece,))
-            started = True
             if found is not None and all(item and not _BLANK.search(item) for item in found):
+                started = True
                 current.append(piece)
-            else:
-                current.append(_blurred(piece, found))
-                many = True
+                continue
+            # What a branch appends (`ARGS="$ARGS --fp16"`) begins with a blank: it is no part of the word before.
+            if _blank_at(piece, first=True):
+                finish()
+            started = many = True
+            current.append(_blurred(piece, found))
+            if _blank_at(piece, first=False):
+                finish()
     finish()
     return fields
 
 
 def _word_between(separators: str) -> re.Pattern[str]:
     return re.compile(f"[^{re.escape(separators)}]+") if separators else re.compile(".+", re.DOTALL)
+
+
+def _blank_at(piece: Alt, *, first: bool) -> bool:
+    """Whether every alternative that is there begins (ends) with a blank."""
+    for option in piece.options:
+        if option:
+            edge = option[0] if first else option[-1]
+            if not isinstance(edge, Lit) or not _BLANK.match(edge.text[:1] if first else edge.text[-1:]):
+                return False
+    return True
 
 
 def _blurred(piece: Alt, found: list[str] | None) -> Hole:

@@ -1,0 +1,107 @@
+"""Whatever the bytes: an answer, soon, and never an exception."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from preflight.job import NoteKind
+from preflight.sources.base import Script, SourceFile
+from preflight.sources.shell import evaluate
+from preflight.sources.tree import MemoryTree
+
+
+def script(text: str) -> Script:
+    return evaluate(SourceFile("run.sh", text, "", len(text)), MemoryTree({"run.sh": text}))
+
+
+_FRAGMENTS = st.sampled_from(
+    [
+        "if [ $A ]; then", "fi", "else", "for i in", "do", "done", "while", "$(", ")", "`", '"', "'", "\\", "\n",
+        "${", "}", "${A[@]}", "${A:-", "${A%", "A=(", "A+=", "$((", "))", "[[", "]]", "((", "case $x in", "esac",
+        ";;", "f() {", "<<EOF\n", "EOF\n", "bash -c", "eval", "source run.sh", "export A=", "local", "|", "&&", "||",
+        "&", ";", "#SBATCH -N 4\n", "{{ x }}", "\x00", "\r\n", "é", "a", "4", " ", "\t", "${!A}", "${#A[@]}", "{1..3}",
+        "scontrol show hostnames | head -1", "let x=", "declare -A M", "unset", "shift", "set -a", "cd ..", "$@", "${A[",
+        "srun", "ssh h", "wc -l < run.sh", "\ue000", "=", "[", "]", "!", "%", "/", "*", "?", ":",
+    ]
+)  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(_FRAGMENTS, max_size=40))
+def test_scrambled_shell(pieces: list[str]) -> None:
+    found = script(" ".join(pieces))
+    assert not any(note.kind is NoteKind.CRASHED for note in found.notes), found.notes
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.text(max_size=200))
+def test_any_text(text: str) -> None:
+    found = script(text)
+    assert not any(note.kind is NoteKind.CRASHED for note in found.notes), found.notes
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "\n" * 1000,
+        "\x00" * 1000,
+        "$(" * 3000,
+        "${A:-" * 2000 + "}" * 2000,
+        "if true; then " * 500 + "cmd; " + "fi; " * 500,
+        "(" * 2000 + ")" * 2000,
+        '"$(echo "' * 500,
+        "{" * 5000,
+        "A=" + "x" * 900_000,
+        "cmd " + "a " * 400_000,
+        "A=$A$A$A$A;" * 3000 + "cmd $A",
+        "A=x;" + "A=$A$A;" * 200 + "cmd $A",
+        "A=(1 2);" + 'A+=("${A[@]}");' * 200 + 'cmd "${A[@]}"',
+        "for i in {1..100000}; do cmd $i; done",
+        "for i in $(seq 1 999999999); do cmd; done",
+        "for ((i=0;i<1000000;i++)); do cmd $i; done",
+        "f() { f; f; }; f",
+        "f() { g; g; }; g() { f; f; }; f",
+        "bash -c 'bash -c \"bash -c cmd\"'",
+        "eval " * 300 + "cmd",
+        "while true; do while true; do while true; do cmd; done; done; done",
+        "cmd $((" + "(" * 3000 + "1" + ")" * 3000 + "))",
+        "cmd $((" + "1+" * 3000 + "1))",
+        "[[ " + "( " * 500 + "a" + " )" * 500 + " ]] && cmd",
+        "[ " + "a -a " * 1000 + "a ] && cmd",
+        "X=" + "a" * 3000 + "; cmd ${X%%*a*a*a*a*b} ${X//*a*a*a*b/}",
+        "".join(f"if [ $A{n} ]; then X=$X{n}; fi;" for n in range(400)) + "cmd $X",
+        "case $X in " + "a) A=1;; " * 3000 + "esac",
+        "a | " * 2000 + "b",
+        "a && " * 3000 + "b",
+        "cat <<EOF\n" * 500,
+        "\udcff\udcfe cmd",
+        bytes(range(256)).decode("latin-1") * 40,
+    ],
+    ids=lambda text: repr(text[:24]),
+)
+def test_hostile_scripts_end_soon(text: str) -> None:
+    started = time.monotonic()
+    found = script(text)
+    assert time.monotonic() - started < 6
+    assert not any(note.kind is NoteKind.CRASHED for note in found.notes), found.notes
+
+
+def test_same_script_same_answer() -> None:
+    text = 'A=(a b)\nif [ -f x ]; then A+=(c); fi\nfor i in 1 2; do cmd "${A[@]}" $i $(hostname); done\n'
+    assert script(text) == script(text)
+
+
+def test_template_is_noted_and_read_on() -> None:
+    found = script("N={{ nodes }}\n{% if x %}\ntorchrun --nnodes $N x.py\n{% endif %}\n")
+    assert NoteKind.TEMPLATE in [note.kind for note in found.notes]
+    assert any(command.words[0].spelling == "torchrun" for command in found.commands)
+
+
+def test_broken_script_is_noted_where_it_breaks() -> None:
+    found = script("cmd a\nif then fi (\n")
+    assert any(note.kind is NoteKind.MALFORMED for note in found.notes)

@@ -1,0 +1,43 @@
+"""Suppression comments."""
+
+from __future__ import annotations
+
+from preflight.sources.base import SourceFile
+from preflight.sources.comments import suppressions
+
+
+def found(text: str) -> list[tuple[int, tuple[str, ...], str]]:
+    file = SourceFile("a.sh", text, "", len(text))
+    return [(item.line, item.names, item.reason) for item in suppressions(file)]
+
+
+def test_at_the_end_of_a_line() -> None:
+    assert found("x\ncmd --a  # preflight: ignore[BAT001] known\n") == [(2, ("BAT001",), "known")]
+
+
+def test_alone_speaks_of_the_next_code() -> None:
+    text = "# preflight: ignore[BAT001, some-name] why not\n\n# words\n  cmd\n"
+    assert found(text) == [(4, ("BAT001", "some-name"), "why not")]
+
+
+def test_directives_count_as_code() -> None:
+    assert found("# preflight: ignore[SLU001] r\n#SBATCH --nodes=4\n") == [(2, ("SLU001",), "r")]
+
+
+def test_span_is_the_comment() -> None:
+    text = "é # preflight: ignore[A1] r\r\n"
+    span = suppressions(SourceFile("a.sh", text, "", 0))[0].span
+    assert (span.line, span.column, span.end_column) == (1, 3, len(text) - 1)
+
+
+def test_no_names_and_no_code() -> None:
+    assert found("# preflight: ignore\n") == [(1, (), "")]
+
+
+def test_inside_a_string_it_is_text() -> None:
+    assert found("x = '# preflight: ignore[A1] r'\n") == []
+    assert found("x = 'a'  # preflight: ignore[A1] r\n") == [(1, ("A1",), "r")]
+
+
+def test_other_words_are_not_it() -> None:
+    assert found("# preflight: something else\n# ignore[A1]\n") == []
