@@ -7,6 +7,7 @@ fills in later (`"auto"`, a placeholder) is unresolved.
 
 from __future__ import annotations
 
+import itertools
 import posixpath
 import re
 from collections.abc import Iterator
@@ -26,7 +27,10 @@ from preflight.job import (
 )
 from preflight.sources.base import Reading, SourceFile, Tree
 from preflight.sources.lenient_json import Fault, Kind, Node, parse
+from preflight.sources.suppressions import suppressions_in
 
+#: More faults of one file tell a reader nothing new.
+MOST_NOTES = 20
 AUTO = Unresolved("auto: filled in by the trainer")
 
 #: Where DeepSpeed looks for what (deepspeed/runtime/constants.py, config.py; 0.16).
@@ -76,17 +80,21 @@ class DeepSpeedSource:
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
         """State the configuration's claims; malformed places give located notes and cost only themselves."""
         document = parse(file.text)
-        notes = [_note(file, fault) for fault in document.faults]
+        notes = [_note(file, fault) for fault in document.faults[:MOST_NOTES]]
         claims: list[Claim] = []
         if document.root is not None and document.root.kind is Kind.OBJECT:
-            notes += _duplicates(file, document.root)
+            notes += itertools.islice(_duplicates(file, document.root), MOST_NOTES)
             claims = list(_claims(file, document.root, scope))
         elif document.root is not None:
             span = span_of(file.path, file.text, document.root.start, document.root.end)
             message = f"{file.path} holds no JSON object, expected `{{` first; DeepSpeed cannot use it"
             notes.append(Note(NoteKind.MALFORMED, message, span))
         notes.sort(key=lambda note: (note.span.line, note.span.column))
-        return Reading(claims=tuple(claims), notes=tuple(notes))
+        comments = (
+            *suppressions_in(file.path, file.text, sign="//"),
+            *suppressions_in(file.path, file.text, sign="#"),
+        )
+        return Reading(claims=tuple(claims), notes=tuple(notes), suppressions=comments)
 
 
 def value_in_config(value: Plain) -> Value:
@@ -152,13 +160,14 @@ def _note(file: SourceFile, fault: Fault) -> Note:
 def _duplicates(file: SourceFile, node: Node) -> Iterator[Note]:
     first: dict[str, int] = {}
     for member in node.members:
-        span = span_of(file.path, file.text, member.key_start, member.key_end)
         if member.key in first:
+            span = span_of(file.path, file.text, member.key_start, member.key_end)
+            before = file.text.count("\n", 0, first[member.key]) + 1
             message = (
                 f'{file.path} line {span.line}: the key "{member.key[:60]}" stands already on line'
-                f" {first[member.key]}; DeepSpeed stops with 'Duplicate keys in DeepSpeed config', json.load"
+                f" {before}; DeepSpeed stops with 'Duplicate keys in DeepSpeed config', json.load"
                 " takes this one: remove one of them"
             )
             yield Note(NoteKind.MALFORMED, message, span)
-        first[member.key] = span.line
+        first[member.key] = member.key_start
         yield from _duplicates(file, member.node)

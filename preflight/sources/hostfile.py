@@ -6,6 +6,7 @@ DeepSpeed takes every host of the file, each with all its slots, unless `--num_n
 
 from __future__ import annotations
 
+import itertools
 import posixpath
 import re
 from collections.abc import Iterator
@@ -25,8 +26,12 @@ from preflight.job import (
     span_of,
 )
 from preflight.job.hostname import is_hostname
+from preflight.job.span import LONGEST_SNIPPET
 from preflight.sources.base import Reading, SourceFile, Tree
+from preflight.sources.suppressions import suppressions_in
 
+#: After so many bad lines this is no hostfile; the rest is not read.
+MOST_NOTES = 20
 #: DeepSpeed's own expression is `^(\S+)\s+slots=(\d+)`, searched in the stripped line; source:
 #: deepspeed/launcher/runner.py, `_parse_hostfile`.
 _SLOTS = re.compile(r"(\S+)[ \t]+slots=(\d{1,9})(?![0-9])")
@@ -89,22 +94,28 @@ class HostfileSource:
                 )
                 notes = (Note(NoteKind.MALFORMED, message, span_of(file.path, file.text, 0, 0)),)
             return Reading(notes=notes)
-        return Reading(claims=tuple(_claims(lines, scope)), notes=(*notes, *_mixed(lines)))
+        mixed = itertools.islice(_mixed(lines), MOST_NOTES)
+        return Reading(
+            claims=tuple(_claims(lines, scope)),
+            notes=(*notes, *mixed),
+            suppressions=suppressions_in(file.path, file.text),
+        )
 
 
 def _lines(file: SourceFile) -> tuple[list[_Line], tuple[Note, ...]]:
     lines: list[_Line] = []
     notes: list[Note] = []
-    offset = 0
-    for raw in file.text.split("\n"):
-        start, offset = offset, offset + len(raw) + 1
+    for number, raw in enumerate(file.text.split("\n"), start=1):
         line = raw.strip()
         if not line or line.startswith("#"):
             continue
-        start += raw.index(line)
-        span = span_of(file.path, file.text, start, start + len(line))
+        column = raw.index(line) + 1
+        snippet = raw.rstrip("\r")[:LONGEST_SNIPPET]
+        span = Span(file.path, number, column, number, column + len(line), snippet)
         found = _match(line)
         if isinstance(found, str):
+            if len(notes) == MOST_NOTES:
+                break
             notes.append(Note(NoteKind.MALFORMED, f"{file.path} line {span.line}: {found}", span))
         else:
             lines.append(_Line(found[0], found[1], span, line))

@@ -15,12 +15,16 @@ from preflight.job import Plain
 
 #: Deeper nesting is no configuration; Python's own recursion limit must never be met.
 DEEPEST = 60
-#: After so many faults a file is not worth going on with.
-MOST_FAULTS = 20
+#: After so many faults a file is no configuration, and the rest of it is not read.
+MOST_FAULTS = 200
 
 _SPACE = re.compile(r"[ \t\r\n\f\v\ufeff\xa0]+")
 _COMMENT = re.compile(r"//[^\n]*|#[^\n]*|/\*.*?\*/", re.DOTALL)
-_TEMPLATE = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\$\{[^}\n]*\}|<%.*?%>|\$\([^)\n]*\)|@[A-Za-z_]\w*@")
+#: Placeholders are short; an unbounded search for their end would be quadratic in hostile input.
+_TEMPLATE = re.compile(
+    r"\{\{[^\n]{0,200}?\}\}|\{%[^\n]{0,200}?%\}|\$\{[^}\n]{0,200}\}|<%[^\n]{0,200}?%>|\$\([^)\n]{0,200}\)"
+    r"|@[A-Za-z_]\w{0,100}@"
+)
 _STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"|\'((?:[^\'\\\n]|\\.)*)\'')
 _NUMBER = re.compile(r"-?\d{1,40}(\.\d{1,40})?([eE][+-]?\d{1,4})?", re.ASCII)
 #: `BATCH_SIZE`: what template files for sed hold.
@@ -158,6 +162,8 @@ class _Reader:
         self.position += 1
         members: list[Member] = []
         while True:
+            if len(self.faults) >= MOST_FAULTS:
+                self.position = len(self.text)
             self.skip()
             here = self.position
             if here >= len(self.text):
@@ -207,6 +213,8 @@ class _Reader:
         self.position += 1
         items: list[Node] = []
         while True:
+            if len(self.faults) >= MOST_FAULTS:
+                self.position = len(self.text)
             self.skip()
             here = self.position
             if here >= len(self.text):

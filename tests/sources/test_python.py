@@ -553,6 +553,16 @@ def test_hostile_files_give_an_answer(text: str) -> None:
     assert reading.notes or reading.claims
 
 
+def test_a_script_that_is_far_too_long_is_not_parsed() -> None:
+    (note,) = PythonSource().read(_file("f()\n" * 200_000), MemoryTree({})).notes
+    assert note.kind is NoteKind.TOO_LARGE and "800000 characters" in note.message
+
+
+def test_suppressions_are_read() -> None:
+    (found,) = _read("init_process_group('nccl')  # preflight: ignore[TIM001] known\n").suppressions
+    assert (found.line, found.names, found.reason) == (1, ("TIM001",), "known")
+
+
 def test_constants_do_not_explode() -> None:
     lines = ["x0 = 1"] + [f"x{i + 1} = x{i} * x{i} + x{i} * x{i}" for i in range(200)]
     lines += ["y = 'a'", *("y = y + y" for _ in range(50)), "z = 9 ** 9 ** 9 ** 9", "init_process_group(y)"]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from preflight.job import Claim, Strength, Unresolved, Value, alternatives, lift
 from preflight.job.quantities import QUANTITIES
 from preflight.job.value import Plain
-from preflight.redact import is_secret
+from preflight.redact import is_secret, scrub
 from preflight.sources.python.module import Module, argument, value_of
 
 #: Option names (without dashes, `-` as `_`) whose meaning is the same in every script that was looked at.
@@ -72,7 +72,13 @@ def _option(module: Module, call: ast.Call) -> Iterator[Claim]:
     if not found or any(item is None or item == "" for item in found):
         return
     spelling = f"{long}={module.text(value_of(given))}"
-    yield module.claim("argument_default", lift(str, value), given, strength=Strength.DEFAULT, spelling=spelling)
+    yield module.claim(
+        "argument_default",
+        lift(lambda item: scrub(str(item)), value),
+        given,
+        strength=Strength.DEFAULT,
+        spelling=spelling,
+    )
     quantity = OPTION_QUANTITY.get(long.lstrip("-").replace("-", "_"))
     if quantity is None or any(isinstance(item, tuple) for item in found):
         return

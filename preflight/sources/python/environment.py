@@ -14,7 +14,7 @@ from dataclasses import replace
 from preflight.job import Claim, Strength, Unresolved, Value, alternatives, lift
 from preflight.job.quantities import ENVIRONMENT_PREFIX
 from preflight.job.value import Plain
-from preflight.redact import HIDDEN, is_secret
+from preflight.redact import HIDDEN, is_secret, scrub
 from preflight.sources.python.module import Module
 
 _ENVIRON = "os.environ"
@@ -93,7 +93,7 @@ def _known(value: Value) -> tuple[Plain, ...]:
 def _as_text(item: Plain) -> str:
     # Only texts can be assigned; a number would raise TypeError in the script, and is left to run time.
     if isinstance(item, str):
-        return item
+        return scrub(item)
     raise TypeError("the value of a variable is text")
 
 

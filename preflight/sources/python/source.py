@@ -22,6 +22,7 @@ from preflight.sources.python import (
 )
 from preflight.sources.python.module import Module
 from preflight.sources.python.positions import Positions
+from preflight.sources.suppressions import suppressions_in
 
 _READERS: tuple[Callable[[Module], Iterable[Claim | Reference]], ...] = (
     process_group.claims,
@@ -32,6 +33,8 @@ _READERS: tuple[Callable[[Module], Iterable[Claim | Reference]], ...] = (
     paddle.claims,
     frameworks.claims,
 )
+#: Characters. Scripts written by people stay below 300,000; parsing costs some ten times the size in time and memory.
+LARGEST_SCRIPT = 512 * 1024
 #: What an imported module says about the job; its other claims are about what it could do for other scripts.
 _OF_MODULES = frozenset(
     (
@@ -85,12 +88,22 @@ class PythonSource:
         ordered = sorted(found.values(), key=lambda claim: (claim.span.line, claim.span.column, claim.quantity))
         if role not in imports.NEXT_ROLE:
             ordered.insert(0, script)
-        return Reading(claims=tuple(ordered), references=tuple(references.values()))
+        return Reading(
+            suppressions=suppressions_in(file.path, file.text),
+            claims=tuple(ordered),
+            references=tuple(references.values()),
+        )
 
 
 def parse(file: SourceFile) -> ast.Module | Note:
     """The syntax tree of a script, or a note at the place where it stops being Python 3."""
     positions = Positions(file.path, file.text)
+    if len(file.text) > LARGEST_SCRIPT:
+        message = (
+            f"{file.path} has {len(file.text)} characters, more than the {LARGEST_SCRIPT} of a script that is parsed;"
+            " it is not judged"
+        )
+        return Note(NoteKind.TOO_LARGE, message, positions.between(0, 0))
     try:
         with warnings.catch_warnings():
             # An invalid escape in somebody's script is not for our standard error.
