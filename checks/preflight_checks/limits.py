@@ -9,7 +9,7 @@ from preflight.judgement import Verdict, check, failed, not_applicable, passed, 
 from preflight.outcome import Confidence, Evidence, Severity
 from preflight.recording import Facts, Fleet, Observed
 from preflight.request import Request, probe_name
-from preflight_checks.demands import backends, fold, largest
+from preflight_checks.demands import backends, fold, largest, scopes
 from preflight_checks.probes.limits import Limits, limits
 
 MIB, GIB = 2**20, 2**30
@@ -145,7 +145,7 @@ def _shm_evidence(node: str, value: Limits) -> Evidence:
 def _rdma_claims(job: Job) -> tuple[Claim, ...]:
     """The claims that make RDMA likely, where devices exist; empty when the job cannot use it."""
     names, claims = backends(job)
-    if job.value("env.NCCL_IB_DISABLE") == Known("1"):
+    if all(job.value("env.NCCL_IB_DISABLE", scope) == Known("1") for scope in scopes(job)):
         return ()
     return tuple(claim for claim in claims if "nccl" in names and claim.quantity == "backend")
 

@@ -9,7 +9,6 @@ from preflight.judgement import Verdict, check, failed, passed
 from preflight.outcome import Evidence, Severity
 from preflight.recording import Facts, Fleet, NodeRecord
 from preflight.request import Request
-from preflight_checks.demands import deciding
 
 #: What to do, by `NodeRecord.problem_kind`; the executors' own words stand in the message.
 _REMEDIES = {
@@ -48,7 +47,7 @@ def node_unreachable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Evidence: deepspeedai/DeepSpeed#1603, deepspeedai/DeepSpeed#1481.
     """
-    hosts = deciding(job, "hosts")
+    hosts = job.about("hosts")[:1]
     for record in fleet.records:
         if not record.problem:
             yield passed(record.node.name)

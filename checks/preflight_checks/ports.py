@@ -132,7 +132,8 @@ def _holder(state: PortState) -> str:
         if item.pid:
             return f" by process {item.pid} ({item.command or 'command not shown'}), bound to {item.local}"
     for item in state.holders:
-        return f" by a process of user {item.uid}, bound to {item.local}"
+        what = "a process" if item.listening else "a connection that is being closed, or a process"
+        return f" by {what} of user {item.uid}, bound to {item.local}"
     return ""
 
 
