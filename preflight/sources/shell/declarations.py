@@ -64,6 +64,7 @@ def _array(
     machine: Machine, state: State, document: Document, name: str, node: Node, place: Place, *, appends: bool
 ) -> Slot:
     items = expand.fields(machine, state, document, [c for c in node.named_children if c.type != "comment"])
+    machine.step(len(items) // 4)
     old = state.get(name)
     plain = strings(items)
     if (old is not None and old.kind is Kind.MAP) or (

@@ -50,6 +50,7 @@ def fields(machine: Machine, state: State, document: Document, nodes: Iterable[N
         machine.step()
         place = document.at(node)
         words = split_fields(word_parts(machine, state, document, node), place, separators)
+        machine.step(len(words) // 8)
         if node.type not in ("string", "raw_string") and "{" in document.of(node):
             words = [each for word in words for each in _braces(word)]
         for each in words:
@@ -82,6 +83,9 @@ def text(machine: Machine, state: State, document: Document, node: Node) -> Text
             pieces.append(Lit(" ", document.at(node), False))
         if part.piece is not None:
             pieces.append(part.piece)
+    machine.step(
+        len(pieces) // 8 + sum(len(piece.text) for piece in pieces if isinstance(piece, Lit)) // 2000
+    )
     return bounded(tuple(pieces), document.at(node), document.of(node)[:80])
 
 

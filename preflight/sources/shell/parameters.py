@@ -256,7 +256,11 @@ def _operated(machine: Machine, state: State, use: _Use, slot: Slot, current: Te
     operand = _pattern(machine, state, use)
     if operand is None:
         return hole(f"{use.spelling} depends on its pattern", use.place, use.spelling)
-    return mapped(current, lambda item: patterns.apply(sign, item, operand), use.place, use.spelling)
+    machine.step(20)
+    try:
+        return mapped(current, lambda item: patterns.apply(sign, item, operand), use.place, use.spelling)
+    except ValueError as error:
+        return hole(f"{use.spelling} is {error}", use.place, use.spelling)
 
 
 def _conditional(machine: Machine, state: State, use: _Use, slot: Slot, current: Text) -> Text:
@@ -387,14 +391,18 @@ def _whole_array(machine: Machine, state: State, use: _Use) -> list[Part]:
             return words.unknown(
                 f"{use.spelling} depends on its pattern", use.place, use.spelling, quoted=False
             )
-        items = tuple(
-            Field(
-                mapped(i.text, lambda t: patterns.apply(sign, t, operand), i.place, spelling_of(i.text)),
-                i.place,
-                i.many,
+        machine.step(20 * len(items))
+        try:
+            items = tuple(
+                Field(
+                    mapped(i.text, lambda t: patterns.apply(sign, t, operand), i.place, spelling_of(i.text)),
+                    i.place,
+                    i.many,
+                )
+                for i in items
             )
-            for i in items
-        )
+        except ValueError as error:
+            return words.unknown(f"{use.spelling} is {error}", use.place, use.spelling, quoted=False)
     return _spread(items, use, star=use.index == "*")
 
 

@@ -1,54 +1,29 @@
-"""What `${X%suffix}`, `${X/old/new}` and `case` patterns do to a known string."""
+"""What `${X%suffix}`, `${X/old/new}` and `case` patterns do to a known string.
+
+Patterns are matched by walking the set of positions that can be reached, not by regular expressions: a hostile
+`*a*a*a*b` then costs its length times the subject's, and no more.
+"""
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable, Sequence
 
-#: A pattern longer than this, or with more stars, is not matched: the match could take too long.
-LONGEST_PATTERN = 300
-MOST_STARS = 6
-_LONGEST_SUBJECT = 4_000
-
-
-def to_regex(pattern: str, *, shortest: bool = False) -> re.Pattern[str]:
-    """A shell pattern as a regular expression.
-
-    Raises:
-        ValueError: the pattern is too long or has too many stars.
-    """
-    if len(pattern) > LONGEST_PATTERN or pattern.count("*") > MOST_STARS:
-        raise ValueError("the pattern is too involved to match")
-    out: list[str] = []
-    at = 0
-    while at < len(pattern):
-        sign = pattern[at]
-        if sign == "*":
-            out.append(".*?" if shortest else ".*")
-            while at + 1 < len(pattern) and pattern[at + 1] == "*":
-                at += 1
-        elif sign == "?":
-            out.append(".")
-        elif sign == "[" and (close := pattern.find("]", at + 2)) > 0:
-            body = pattern[at + 1 : close].replace("\\", "\\\\").replace("[", "\\[")
-            if body[0] in "!^":
-                body = "^" + body[1:]
-            out.append(f"[{body}]")
-            at = close
-        elif sign == "\\" and at + 1 < len(pattern):
-            at += 1
-            out.append(re.escape(pattern[at]))
-        else:
-            out.append(re.escape(sign))
-        at += 1
-    try:
-        return re.compile("".join(out), re.DOTALL)
-    except re.error as error:
-        raise ValueError(f"not a pattern: {error}") from None
+LONGEST_PATTERN = 200
+LONGEST_SUBJECT = 4_000
+#: Pattern length times subject length that is still matched; paths and flags stay far below.
+MOST_WORK = 40_000
+#: With a star in it, replacing looks at every start and every end: quadratic, so only in shorter subjects.
+LONGEST_REPLACED = 120
+_MOST_REPLACED = 1_000
 
 
 def matches(pattern: str, subject: str) -> bool:
-    """Whether the whole of `subject` matches a `case` or `[[ == ]]` pattern."""
-    return to_regex(pattern).fullmatch(subject[:_LONGEST_SUBJECT]) is not None
+    """Whether the whole of `subject` matches a `case` or `[[ == ]]` pattern.
+
+    Raises:
+        ValueError: the pattern or the subject is too long.
+    """
+    return len(subject) in _ends(_steps(pattern), subject, 0)
 
 
 def substring(value: str, offset: int, length: int | None) -> str:
@@ -60,38 +35,120 @@ def substring(value: str, offset: int, length: int | None) -> str:
 
 
 def apply(sign: str, value: str, operand: str) -> str:
-    """The result of one of the pattern operators; the value itself where the pattern cannot be matched."""
-    try:
-        return _apply(sign, value, operand)
-    except ValueError:
-        return value
+    """The result of one of the pattern operators.
 
-
-def _apply(sign: str, value: str, operand: str) -> str:
+    Raises:
+        ValueError: the pattern or the value is too long to match.
+    """
     if sign in ("^^", ",,"):
         return value.upper() if sign == "^^" else value.lower()
     if sign in ("^", ","):
         return (value[:1].upper() if sign == "^" else value[:1].lower()) + value[1:]
-    if len(value) > _LONGEST_SUBJECT:
-        raise ValueError("too long to match")
     if sign in ("#", "##"):
-        found = to_regex(operand, shortest=sign == "#").match(value)
-        return value[found.end() :] if found else value
+        ends = _ends(_steps(operand), value, 0)
+        if not ends:
+            return value
+        return value[min(ends) if sign == "#" else max(ends) :]
     if sign in ("%", "%%"):
-        pattern = to_regex(operand)
-        starts = range(len(value), -1, -1) if sign == "%" else range(len(value) + 1)
-        return next((value[:start] for start in starts if pattern.fullmatch(value, start)), value)
+        ends = _ends(_steps(operand)[::-1], value[::-1], 0)
+        if not ends:
+            return value
+        return value[: len(value) - (min(ends) if sign == "%" else max(ends))]
+    return _replaced(sign, value, operand)
+
+
+def _replaced(sign: str, value: str, operand: str) -> str:
     old, new = _halves(operand)
     if not old:
         return value
-    pattern = to_regex(old)
+    steps = _steps(old)
+    if len(value) > LONGEST_REPLACED and None in steps:
+        raise ValueError("too long to replace in")
+    new = new.replace("\\", "") if "\\" in new else new
     if sign == "/#":
-        found = pattern.match(value)
-        return new + value[found.end() :] if found else value
-    if sign == "/%":
-        place = next((s for s in range(len(value) + 1) if pattern.fullmatch(value, s)), None)
-        return value if place is None else value[:place] + new
-    return pattern.sub(lambda _: new, value, count=0 if sign == "//" else 1)
+        ends = _ends(steps, value, 0)
+        return new + value[max(ends) :] if ends else value
+    out: list[str] = []
+    at = done = 0
+    while at <= len(value) and done < _MOST_REPLACED:
+        ends = _ends(steps, value, at)
+        if sign == "/%":
+            ends = ends & {len(value)}
+        end = max(ends, default=-1)
+        if end > at or (end == at == len(value) and sign == "/%"):
+            out.append(new)
+            done += 1
+            at = end
+            if sign != "//":
+                break
+        elif at < len(value):
+            out.append(value[at])
+            at += 1
+        else:
+            break
+    return "".join(out) + value[at:]
+
+
+def _ends(steps: Sequence[Callable[[str], bool] | None], subject: str, start: int) -> set[int]:
+    """Every position at which a match that begins at `start` can end."""
+    if len(subject) > LONGEST_SUBJECT or len(subject) * len(steps) > MOST_WORK:
+        raise ValueError("too long to match")
+    positions = {start}
+    for step in steps:
+        if step is None:
+            positions = set(range(min(positions), len(subject) + 1))
+        else:
+            positions = {at + 1 for at in positions if at < len(subject) and step(subject[at])}
+        if not positions:
+            break
+    return positions
+
+
+def _steps(pattern: str) -> list[Callable[[str], bool] | None]:
+    if len(pattern) > LONGEST_PATTERN:
+        raise ValueError("the pattern is too long to match")
+    steps: list[Callable[[str], bool] | None] = []
+    at = 0
+    while at < len(pattern):
+        sign = pattern[at]
+        if sign == "*":
+            if not steps or steps[-1] is not None:
+                steps.append(None)
+        elif sign == "?":
+            steps.append(_any)
+        elif sign == "[" and (close := pattern.find("]", at + 2)) > 0:
+            steps.append(_class(pattern[at + 1 : close]))
+            at = close
+        else:
+            if sign == "\\" and at + 1 < len(pattern):
+                at += 1
+            steps.append(pattern[at].__eq__)
+        at += 1
+    return steps
+
+
+def _any(_: str) -> bool:
+    return True
+
+
+def _class(body: str) -> Callable[[str], bool]:
+    negated = body[:1] in ("!", "^")
+    body = body[1:] if negated else body
+    singles: set[str] = set()
+    ranges: list[tuple[str, str]] = []
+    at = 0
+    while at < len(body):
+        if at + 2 < len(body) and body[at + 1] == "-":
+            ranges.append((body[at], body[at + 2]))
+            at += 3
+        else:
+            singles.add(body[at])
+            at += 1
+
+    def inside(sign: str) -> bool:
+        return (sign in singles or any(low <= sign <= high for low, high in ranges)) != negated
+
+    return inside
 
 
 def _halves(operand: str) -> tuple[str, str]:

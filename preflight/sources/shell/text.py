@@ -13,6 +13,8 @@ from preflight.sources.shell.document import Alt, Hole, Lit, Piece, Place, Text,
 
 #: Characters of one value; longer ones become a hole.
 LONGEST_VALUE = 200_000
+#: Pieces of one value.
+MOST_PIECES = 2_000
 _WORD = re.compile(r"[^ \t\n]+")
 _BLANK = re.compile(r"[ \t\n]")
 
@@ -157,7 +159,10 @@ def is_empty(text: Text) -> bool | None:
 
 def bounded(text: Text, place: Place, spelling: str) -> Text:
     """The text, or a hole when it has grown beyond what is worth following."""
-    if len(text) > 4000 or sum(len(piece.text) for piece in text if isinstance(piece, Lit)) > LONGEST_VALUE:
+    if (
+        len(text) > MOST_PIECES
+        or sum(len(piece.text) for piece in text if isinstance(piece, Lit)) > LONGEST_VALUE
+    ):
         return hole("the value is too long to follow", place, spelling, many=True)
     return text
 

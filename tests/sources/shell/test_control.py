@@ -39,7 +39,7 @@ def lines(text: str) -> list[list[object]]:
         ("[[ -v N ]]", "yes"),
         ("true", "yes"),
         ("false", "no"),
-        ('[[ ! ( $A == b ) ]]', "yes"),
+        ("[[ ! ( $A == b ) ]]", "yes"),
     ],
 )
 def test_decided_conditions(test: str, branch: str) -> None:
@@ -104,7 +104,9 @@ def test_loops_over_known_words_are_unrolled(head: str, turns: list[str]) -> Non
 
 
 def test_other_loops_run_once() -> None:
-    found = script("N=1; A=(a)\nfor h in $HOSTS; do cmd $h $N; N=$((N+1)); A+=(b); done; cmd $N ${A[@]}").commands
+    found = script(
+        "N=1; A=(a)\nfor h in $HOSTS; do cmd $h $N; N=$((N+1)); A+=(b); done; cmd $N ${A[@]}"
+    ).commands
     assert [command.repeated for command in found] == [True, False]
     assert isinstance(found[0].words[1].value, Unresolved)
     assert isinstance(found[0].words[2].value, Unresolved)
@@ -172,7 +174,7 @@ def test_directory_and_prelude() -> None:
 
 def test_script_arguments() -> None:
     text = "NODES=1\nwhile [[ $# -gt 0 ]]; do case $1 in --nodes) NODES=$2; shift 2;; *) shift;; esac; done\ncmd $NODES"
-    outer = script('f() { :; }\n' + text.replace("cmd", "cmd --n"))
+    outer = script("f() { :; }\n" + text.replace("cmd", "cmd --n"))
     assert isinstance(outer.commands[-1].words[2].value, Unresolved)
     words = script("x --nodes 4").commands[0].words[1:]
     tree = MemoryTree({})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from preflight.job import Known, OneOf, Unresolved, Value
+from preflight.job import Known, OneOf, Unresolved, Value, span_of
 from preflight.sources.base import SourceFile, Variable
 from preflight.sources.shell import (
     ALLOCATED_HOSTS,
@@ -18,7 +18,6 @@ from preflight.sources.shell import (
     evaluate,
     symbols_in,
 )
-from preflight.job import span_of
 from preflight.sources.tree import MemoryTree
 
 HEADER = "#!/bin/bash\n#SBATCH --nodes=4\n#SBATCH --ntasks-per-node=1\n"
@@ -86,7 +85,7 @@ def test_known_environment_decides_the_default() -> None:
         ("let x=3+4", "$x", "7"),
         ("i=1; j=$((i++))", "$i$j", "21"),
         ("N=4", "$(expr 20000 + $N)", "20004"),
-        ("N=4", "$(echo \"$N*2\" | bc)", "8"),
+        ("N=4", '$(echo "$N*2" | bc)', "8"),
         ("A=(1 2 3)", "$((${#A[@]} * 2))", "6"),
         ("declare -i N=3", "$((N))", "3"),
     ],
@@ -117,8 +116,8 @@ def test_arithmetic_over_alternatives_and_the_unknown() -> None:
         ("X=a,b,c", "$(echo $X | tr ',' ' ')", "a b c"),
         ("X=a,b,c", "$(echo $X | tr ',' '\\n' | wc -l)", "3"),
         ("", "$(printf '%02d-%s' 3 x)", "03-x"),
-        ("f() { local p=$1; echo \"$p-x\"; }", "$(f 1)", "1-x"),
-        ("", "$(cd \"$(dirname \"${BASH_SOURCE[0]}\")\" && pwd)", "."),
+        ('f() { local p=$1; echo "$p-x"; }', "$(f 1)", "1-x"),
+        ("", '$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)', "."),
         ("", "`echo old`", "old"),
     ],
 )
@@ -175,7 +174,9 @@ def test_hostname_without_a_batch_script_is_this_host() -> None:
 
 def test_a_computed_value_still_names_its_symbol() -> None:
     assert symbols_in(value("$((10000 + RANDOM % 1000))")) == {Symbol.RANDOM_NUMBER}
-    assert symbols_in(value("$(expr 10000 + $(echo -n $SLURM_JOB_ID | tail -c 4))", HEADER)) == {Symbol.JOB_ID}
+    assert symbols_in(value("$(expr 10000 + $(echo -n $SLURM_JOB_ID | tail -c 4))", HEADER)) == {
+        Symbol.JOB_ID
+    }
 
 
 def test_unfoldable_output_is_named() -> None:

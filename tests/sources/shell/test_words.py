@@ -34,12 +34,12 @@ def at(word: Word) -> tuple[int, int]:
     [
         ("cmd a 'b c' \"d e\"", ["cmd", "a", "b c", "d e"]),
         ("cmd a'b'\"c\"d", ["cmd", "abcd"]),
-        ("cmd --x=\"a b\"", ["cmd", "--x=a b"]),
-        ("cmd \"a\\\"b\" '\\n' \"\\n\"", ["cmd", 'a"b', "\\n", "\\n"]),
+        ('cmd --x="a b"', ["cmd", "--x=a b"]),
+        ('cmd "a\\"b" \'\\n\' "\\n"', ["cmd", 'a"b', "\\n", "\\n"]),
         ("cmd $'a\\tb'", ["cmd", "a\tb"]),
         ("cmd a \\\n  b \\\n  c", ["cmd", "a", "b", "c"]),
         ("cmd \"\" ''", ["cmd", "", ""]),
-        ("X=; cmd $X \"$X\" y", ["cmd", "", "y"]),
+        ('X=; cmd $X "$X" y', ["cmd", "", "y"]),
         ("X='a  b'; cmd $X", ["cmd", "a", "b"]),
         ("X='a  b'; cmd \"$X\"", ["cmd", "a  b"]),
         ("X='a b'; cmd p$X", ["cmd", "pa", "b"]),
@@ -60,7 +60,7 @@ def test_quoting_and_splitting(line: str, expected: list[str]) -> None:
         ('A=(a "b c"); cmd "${A[@]}"', ["cmd", "a", "b c"]),
         ('A=(a "b c"); cmd ${A[@]}', ["cmd", "a", "b", "c"]),
         ('A=(a "b c"); cmd "${A[*]}"', ["cmd", "a b c"]),
-        ('A=(a b); A+=(c); cmd ${A[2]} ${#A[@]} $A', ["cmd", "c", "3", "a"]),
+        ("A=(a b); A+=(c); cmd ${A[2]} ${#A[@]} $A", ["cmd", "c", "3", "a"]),
         ('A=(a b c); cmd ${A[-1]} "${A[@]:1}" ${A[@]:0:1}', ["cmd", "c", "b", "c", "a"]),
         ('A=(); cmd "${A[@]}" x', ["cmd", "x"]),
         ('A=(a); cmd ${A[@]+"${A[@]}"}', ["cmd", "a"]),
@@ -68,7 +68,7 @@ def test_quoting_and_splitting(line: str, expected: list[str]) -> None:
         ("declare -A M=([k]=v [l]=w); cmd ${M[l]} ${#M[@]}", ["cmd", "w", "2"]),
         ("declare -A M; M[a]=1; K=a; cmd ${M[$K]}", ["cmd", "1"]),
         ("A[0]=x; A[1]=y; cmd ${A[@]}", ["cmd", "x", "y"]),
-        ('A=(n0 n1 n2); I=1; cmd ${A[$I]} ${A[I+1]}', ["cmd", "n1", "n2"]),
+        ("A=(n0 n1 n2); I=1; cmd ${A[$I]} ${A[I+1]}", ["cmd", "n1", "n2"]),
         ('S="a b c"; A=($S); cmd ${A[1]}', ["cmd", "b"]),
         ('A=(a b); cmd "${!A[@]}"', ["cmd", "0", "1"]),
         ('A=(x.py y.py); cmd "${A[@]%.py}"', ["cmd", "x", "y"]),
@@ -87,7 +87,9 @@ def test_flag_of_a_string_points_into_the_string() -> None:
 
 
 def test_flag_of_an_array_points_at_the_element() -> None:
-    command = last('N=8\nARGS=(\n  --nproc_per_node $N  # comment\n  --nnodes=$N\n)\ntorchrun "${ARGS[@]}" x.py\n')
+    command = last(
+        'N=8\nARGS=(\n  --nproc_per_node $N  # comment\n  --nnodes=$N\n)\ntorchrun "${ARGS[@]}" x.py\n'
+    )
     assert plain(command) == ["torchrun", "--nproc_per_node", "8", "--nnodes=8", "x.py"]
     assert [at(word) for word in command.words[1:4]] == [(3, 3), (3, 20), (4, 3)]
     assert command.words[3].spelling == "--nnodes=$N"
@@ -125,7 +127,7 @@ def test_branches_leave_alternatives() -> None:
 
 
 def test_crlf_script_is_read() -> None:
-    command = last("ARGS=(--a 1 \\\r\n --b 2)\r\ncmd \\\r\n \"${ARGS[@]}\"\r\n")
+    command = last('ARGS=(--a 1 \\\r\n --b 2)\r\ncmd \\\r\n "${ARGS[@]}"\r\n')
     assert plain(command) == ["cmd", "--a", "1", "--b", "2"]
 
 
