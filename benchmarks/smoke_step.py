@@ -1,0 +1,144 @@
+"""What telling the head costs: a DDP step of the smoke run against a plain torch DDP step.
+
+Both train the same model on the same shards in the same two processes over Gloo, in interleaved rounds; the ratio of
+the median step times is what counts (goal: at most 1.05). Run: python benchmarks/smoke_step.py [ranks] [rounds]
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+STEPS = 60
+WARM_UP = 5
+
+
+def main() -> None:
+    """Fork the ranks, drain what they say, print the ratio of each round and of all."""
+    sys.path[:0] = [str(ROOT)]
+    import torch
+    import torch.distributed as dist
+
+    world_size = int(sys.argv[1]) if len(sys.argv) > 1 else 2
+    rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 7
+    torch.set_num_threads(1)
+    store = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+    pipes: list[int] = []
+    pids: list[int] = []
+    results, results_in = os.pipe()
+    for rank in range(world_size):
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if not pid:
+            os.close(reading)
+            run_rank(rank, world_size, store.port, rounds, writing, results_in)
+            os._exit(0)
+        os.close(writing)
+        pipes.append(reading)
+        pids.append(pid)
+    os.close(results_in)
+    for pipe in pipes:
+        threading.Thread(target=_drain, args=(pipe,), daemon=True).start()
+    with os.fdopen(results) as stream:
+        measured = json.loads(stream.read())
+    for pid in pids:
+        os.waitpid(pid, 0)
+    show(world_size, measured)
+
+
+def run_rank(rank: int, world_size: int, port: int, rounds: int, events: int, results: int) -> None:
+    """One rank: plain and instrumented training in turns; rank 0 hands in its step times."""
+    from datetime import timedelta
+
+    import torch.distributed as dist
+
+    from reference_trainer import training
+    from reference_trainer.progress import Progress
+
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    store = dist.TCPStore("127.0.0.1", port, None, False, wait_for_workers=False)
+    dist.init_process_group(
+        "gloo", store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=60)
+    )
+    me = Progress(lambda data: os.write(events, (json.dumps(data) + "\n").encode()), rank=rank)
+    me.start()
+    data = training.shard(rank, "cpu")
+    plain: list[float] = []
+    told: list[float] = []
+    for _ in range(rounds):
+        plain.append(statistics.median(plain_steps(data)[WARM_UP:]))
+        trained = training.train(
+            wrapped(),
+            data,
+            STEPS,
+            before=lambda step: me.entering(f"DDP step {step}", collective=True),
+            after=lambda step: me.left(collective=True),
+        )
+        told.append(statistics.median(trained.step_s[WARM_UP:]))
+    me.stop()
+    if rank == 0:
+        os.write(results, json.dumps({"plain": plain, "told": told}).encode())
+    dist.barrier()
+
+
+def wrapped() -> Any:
+    """The smoke run's model in DDP."""
+    import torch
+
+    from reference_trainer import training
+
+    return torch.nn.parallel.DistributedDataParallel(training.build("cpu"))
+
+
+def plain_steps(data: tuple[Any, Any]) -> list[float]:
+    """The step times of an ordinary loop."""
+    import torch
+
+    from reference_trainer import training
+
+    model = wrapped()
+    optimizer = torch.optim.SGD(model.parameters(), lr=training.RATE)
+    criterion = torch.nn.CrossEntropyLoss()
+    took: list[float] = []
+    samples, labels = data
+    for _ in range(STEPS):
+        began = time.perf_counter()
+        optimizer.zero_grad()
+        loss = criterion(model(samples), labels)
+        loss.backward()
+        optimizer.step()
+        took.append(time.perf_counter() - began)
+    return took
+
+
+def _drain(pipe: int) -> None:
+    while os.read(pipe, 65536):
+        pass
+
+
+def show(world_size: int, measured: dict[str, list[float]]) -> None:
+    """Print the table."""
+    congestion = Path("/proc/sys/net/ipv4/tcp_congestion_control")
+    control = congestion.read_text().strip() if congestion.exists() else "unknown"
+    load = os.getloadavg()[0]
+    print(
+        f"{world_size} ranks, gloo on loopback, load {load:.1f}, {os.cpu_count()} cores, congestion control {control}"
+    )
+    print("round  plain ms  smoke ms  ratio")
+    ratios = []
+    for number, (plain, told) in enumerate(zip(measured["plain"], measured["told"], strict=True), 1):
+        ratios.append(told / plain)
+        print(f"{number:5d}  {plain * 1e3:8.2f}  {told * 1e3:8.2f}  {told / plain:5.2f}")
+    middle = sorted(ratios)
+    print(f"median ratio {statistics.median(ratios):.3f} ({middle[0]:.2f}-{middle[-1]:.2f}); goal <= 1.05")
+
+
+if __name__ == "__main__":
+    main()
