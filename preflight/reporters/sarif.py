@@ -7,6 +7,7 @@ the job made us look, the claim's place as its physical one.
 
 from __future__ import annotations
 
+import inspect
 import json
 from typing import Any
 
@@ -91,7 +92,7 @@ def _rules(report: Report, opened: list[Outcome]) -> list[dict[str, Any]]:
     for id in sorted(wanted):
         name, level = wanted[id]
         meta = known.get(id)
-        doc = meta.doc.strip() if meta else ""
+        doc = inspect.cleandoc(meta.doc) if meta else ""
         descriptor: dict[str, Any] = {
             "id": id,
             "name": name,
@@ -99,10 +100,17 @@ def _rules(report: Report, opened: list[Outcome]) -> list[dict[str, Any]]:
             "defaultConfiguration": {"level": _LEVELS[meta.severity] if meta else level},
         }
         if meta:
+            descriptor["fullDescription"] = {"text": _about(doc) or name}
             descriptor["help"] = {"text": doc or name}
             descriptor["properties"] = {"tags": ["distributed-training"], "precision": meta.confidence.value}
         found.append(descriptor)
     return found
+
+
+def _about(doc: str) -> str:
+    """What the first paragraph and the first heading say, in one line."""
+    paragraphs = doc.split("\n\n")
+    return " ".join(" ".join(paragraphs[:2]).split()).replace("What it checks: ", "", 1)
 
 
 def _result(finding: Finding, index: dict[str, int]) -> dict[str, Any]:
