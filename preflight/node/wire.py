@@ -8,6 +8,7 @@ of UTF-8 JSON: an object with `type` and the fields of the dataclass of that nam
 from __future__ import annotations
 
 import json
+import math
 import struct
 from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, Iterator, List, Optional
@@ -164,6 +165,42 @@ _TYPES: Dict[str, Any] = {
 }
 
 
+_NUMBER = (int, float)
+#: What a field of each name must hold, in whichever message it stands; `value` may be anything.
+_FIELDS: Dict[str, Any] = {
+    **dict.fromkeys(("id", "protocol", "pid"), int),
+    **dict.fromkeys(("deadline_s", "sent_s", "echo_s", "received_s", "at_s"), _NUMBER),
+    **dict.fromkeys(("target", "what", "host", "python", "executable", "boot_id", "user", "origin"), str),
+    **dict.fromkeys(("kind", "reason", "detail", "interpreter", "provenance"), str),
+    **dict.fromkeys(("params", "data", "environment"), dict),
+    **dict.fromkeys(("notes", "wrapper", "prelude"), list),
+    "exit_code": (int, type(None)),
+    "directory": (str, type(None)),
+    "context": (Context, type(None)),
+}
+
+
+def _checked(message: Any) -> Any:
+    """The message, if its fields hold what they must: the head does arithmetic with what nodes send."""
+    for name, value in vars(message).items():
+        expected = _FIELDS.get(name)
+        if expected is not None and (not isinstance(value, expected) or isinstance(value, bool)):
+            raise ValueError("%s is %.40r" % (name, value))
+        if name in ("notes", "wrapper", "prelude") and not all(isinstance(item, str) for item in value):
+            raise ValueError("%s holds more than text" % name)
+    if isinstance(message, Failed) and message.kind not in UNAVAILABLE_KINDS:
+        raise ValueError("unknown kind %.40r" % message.kind)
+    return message
+
+
+def _finite(text: str) -> float:
+    """A number as JSON means it: neither `NaN` and `Infinity`, nor too large to be anything else."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError("%.40s is no number of JSON" % text)
+    return number
+
+
 def encode(message: Any) -> bytes:
     """One frame. Raises WireError when the message is larger than `LARGEST_FRAME_BYTES`."""
     body = asdict(message)
@@ -179,14 +216,14 @@ def encode(message: Any) -> bytes:
 def decode(data: bytes) -> Any:
     """The message in one frame's body. Raises WireError for anything this protocol does not know."""
     try:
-        body = json.loads(data.decode("utf-8"))
+        body = json.loads(data.decode("utf-8"), parse_constant=_finite, parse_float=_finite)
         kind = body.pop("type")
         cls = _TYPES[kind]
         context = body.get("context")
         if cls is Ask and context is not None:
-            body["context"] = Context(**context)
-        return cls(**body)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+            body["context"] = _checked(Context(**context))
+        return _checked(cls(**body))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise WireError("not a message of this protocol: %s: %.80r" % (error, data)) from None
 
 

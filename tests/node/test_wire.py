@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -48,11 +52,47 @@ def test_messages_survive_any_cut_of_the_stream(size: int) -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"{", b"[]", b"1", b'{"type":"eval"}', b'{"type":"beat","more":1}', b"\xff", b'{"type":["beat"]}'],
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"1",
+        b'{"type":"eval"}',
+        b'{"type":"beat","more":1}',
+        b"\xff",
+        b'{"type":["beat"]}',
+        b'{"type":"beat","sent_s":"now"}',
+        b'{"type":"beat","sent_s":NaN}',
+        b'{"type":"beat","sent_s":1e999}',
+        b'{"type":"event","id":1,"at_s":true,"origin":"child"}',
+        b'{"type":"event","id":1,"at_s":1,"origin":"child","data":[]}',
+        b'{"type":"failed","id":1,"kind":"bored","reason":""}',
+        b'{"type":"done","id":1,"value":' + b"[" * 200_000 + b"]" * 200_000 + b"}",
+        b'{"type":"ask","id":1,"target":"a:b","context":{"wrapper":[1]}}',
+    ],
+    ids=lambda body: repr(body[:40]),
 )
 def test_what_is_no_message_is_refused(body: bytes) -> None:
     with pytest.raises(WireError):
         decode(body)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+NAMES = sorted({field.name for message in MESSAGES for field in dataclasses.fields(message)})
+KINDS = sorted({type(message).__name__.lower() for message in MESSAGES})
+
+
+@given(st.sampled_from(KINDS), st.dictionaries(st.sampled_from(NAMES), JSON))
+def test_whatever_a_node_sends_is_a_message_or_refused(kind: str, body: dict[str, Any]) -> None:
+    try:
+        message = decode(json.dumps({"type": kind, **body}).encode())
+    except WireError:
+        return
+    assert decode(encode(message)[4:]) == message
 
 
 def test_an_absurd_length_is_refused_before_it_is_waited_for() -> None:
