@@ -136,13 +136,21 @@ def ranks_started(job: Job, scope: Scope) -> tuple[Value, tuple[Claim, ...]]:
     """
     direct = job.setting("world_size", scope)
     if direct:
-        return job_value(direct), direct
+        return job_value(direct), roots(direct)
     nodes = job.requiring("nodes", scope) or job.setting("nodes", scope)
     processes = job.setting("processes_per_node", scope)
     if not nodes or not processes:
         return Unresolved("nothing says how many ranks are started"), (*nodes, *processes)
     product = lift(lambda a, b: int(a) * int(b), as_int(job_value(nodes)), as_int(job_value(processes)))
     return product, (*nodes, *processes)
+
+
+def roots(claims: Iterable[Claim]) -> tuple[Claim, ...]:
+    """The claims that somebody wrote: a derived one is replaced by those it came from."""
+    found: list[Claim] = []
+    for claim in claims:
+        found.extend(roots(claim.because) if claim.source == "derived" else (claim,))
+    return distinct(found)
 
 
 def distinct(claims: Iterable[Claim]) -> tuple[Claim, ...]:
@@ -178,3 +186,8 @@ def is_loopback(host: str) -> bool:
 def is_unspecified(host: str) -> bool:
     """Whether it is the address that means "any", which nobody can dial."""
     return host.strip() in ("0.0.0.0", "::", "0")
+
+
+def on_first_node_only(claim: Claim, launch: Launch) -> bool:
+    """Whether a claim says that a batch script runs this launch itself, so on the first node alone."""
+    return claim.source == "slurm" and claim.scope.launch == launch.id and "srun" not in launch.wrappers

@@ -136,11 +136,17 @@ def evaluated_on_each_node(launch: Launch) -> bool | None:
     `srun torchrun --master_addr=$(hostname)` is expanded by the batch script, once; `srun bash -c '...'` leaves
     it to the shell of each node.
     """
-    wrappers = launch.wrappers
-    if not SPREADING_WRAPPERS.intersection(wrappers):
+    spreading = [i for i, name in enumerate(launch.wrappers) if name in SPREADING_WRAPPERS]
+    if not spreading:
         return None
-    first = min(i for i, name in enumerate(wrappers) if name in SPREADING_WRAPPERS)
-    return any(name.rpartition("/")[2] in _SHELLS for name in wrappers[first + 1 :])
+    if any(name in _SHELLS for name in launch.wrappers[spreading[0] + 1 :]):
+        return True
+    # On one line with its srun and no quotation mark between the two, no other shell can be in between.
+    before = launch.span.snippet[: launch.span.column - 1]
+    wrapper = max((before.rfind(name) for name in SPREADING_WRAPPERS), default=-1)
+    if wrapper >= 0 and not set("'\"") & set(before):
+        return False
+    return None
 
 
 @rule(
@@ -268,8 +274,13 @@ def _node_rank(job: Job, launch: Launch, rank: Claim, told: Claim, count: str) -
         return unknown(launch.id, "it cannot be told on how many nodes srun starts this launcher", at=launch)
     fixed = numbers(rank.value)
     early = bool(symbols_in(rank.value) & {Symbol.NODE_RANK, Symbol.PROCESS_RANK})
-    if early and evaluated_on_each_node(launch):
+    inner = evaluated_on_each_node(launch)
+    if early and inner:
         return passed(launch.id)
+    if early and inner is None:
+        return unknown(
+            launch.id, f"it cannot be told whether {quoted(rank)} is expanded on the node", at=rank
+        )
     if len(fixed) != 1 and not early:
         return unknown(launch.id, f"it cannot be told whether {quoted(rank)} differs between nodes", at=rank)
     seen = "is expanded by the batch script, where it is 0," if early else f"is {fixed[0]}"

@@ -9,12 +9,12 @@ from preflight.judgement import Verdict, failed, not_applicable, passed, rule, u
 from preflight.outcome import Confidence, Severity
 from preflight_rules.reading import (
     AGENT_LAUNCHERS,
-    SPREADING_WRAPPERS,
     certainly_one,
     certainly_several,
     counted,
     job_value,
     numbers,
+    on_first_node_only,
     quoted,
     spoken,
     where,
@@ -224,35 +224,103 @@ def multi_node_launcher_on_first_node_only(job: Job) -> Iterator[Verdict]:
     """
     met = False
     for launch in job.launches:
-        granted = tuple(c for c in job.about("nodes", launch.scope) if c.source == "slurm")
-        told = tuple(c for c in job.requiring("nodes", launch.scope))
-        if launch.launcher not in AGENT_LAUNCHERS or not granted or not told:
+        alone = [c for c in job.setting("nodes", launch.scope) if on_first_node_only(c, launch)]
+        told = job.requiring("nodes", launch.scope)
+        if launch.launcher not in AGENT_LAUNCHERS or not told:
+            continue
+        if not alone:
+            if "srun" in launch.wrappers:
+                met = True
+                yield passed(launch.id)
             continue
         met = True
-        open_end = why_unresolved((*granted, *told), launch)
-        if SPREADING_WRAPPERS.intersection(launch.wrappers) or "ssh" in launch.wrappers:
-            yield passed(launch.id)
-        elif open_end is not None:
+        open_end = why_unresolved((*alone, *told), launch)
+        if open_end is not None:
             yield unknown(launch.id, f"nodes: {quoted(open_end[0])} depends on {open_end[1]}", at=open_end[0])
-        elif certainly_several(job_value(told)) and certainly_several(job_value(granted)):
-            yield _alone(job, launch, granted[0], told[0])
+        elif certainly_several(job_value(told)):
+            yield _alone(job, launch, told[0])
         else:
             yield passed(launch.id)
     if not met:
         yield not_applicable(job.name, "no launcher of a batch script says over how many nodes it runs")
 
 
-def _alone(job: Job, launch: Launch, granted: Claim, told: Claim) -> Verdict:
+def _granted(job: Job) -> tuple[Claim, ...]:
+    """What the header of a batch script asks for."""
+    return tuple(c for c in job.setting("nodes") if c.source == "slurm")
+
+
+def _alone(job: Job, launch: Launch, told: Claim) -> Verdict:
     if job.about("node_rank", launch.scope):
         return unknown(
-            launch.id, f"{launch.launcher} is given a node rank: something else may start the other nodes"
+            launch.id,
+            f"{launch.launcher} is given a node rank: something else may start the others",
+            at=launch,
         )
-    count = spoken(numbers(told.value))
+    count, granted = spoken(numbers(told.value)), _granted(job)
     return failed(
         launch.id,
-        f"{quoted(told)} makes {launch.launcher} wait for {count} nodes, but nothing starts it on the others: a batch"
-        f" script runs on the first of the {quoted(granted)} nodes only.",
+        f"{quoted(told)} makes {launch.launcher} wait for {count} nodes, but nothing starts it on the others: Slurm"
+        " runs a batch script on the first node of its allocation only.",
         at=launch,
-        also=((told, f"waits for {count}"), (granted, "granted")),
+        also=((told, f"waits for {count}"), *((claim, "granted") for claim in granted)),
         remedy=f"Put `srun --ntasks-per-node=1` before {launch.launcher}.",
+    )
+
+
+@rule(
+    "SLU004",
+    "allocated-nodes-never-used",
+    severity=Severity.WARNING,
+    evidence=("https://slurm.schedmd.com/sbatch.html", "Lightning-AI/pytorch-lightning#18950"),
+)
+def allocated_nodes_never_used(job: Job) -> Iterator[Verdict]:
+    """A batch script asks for several nodes and starts everything on the first one.
+
+    What it checks:
+        In a batch script for several nodes, that at least one launch leaves the first node: through srun, mpirun,
+        pdsh, ssh or a launcher that reaches other nodes itself.
+
+    Why it matters:
+        All other nodes are billed and blocked for others for the whole run, and do nothing.
+
+    Example:
+        `#SBATCH --nodes=4` and `torchrun --nproc_per_node=8 train.py` with no srun in the script.
+
+    Fix:
+        Put `srun --ntasks-per-node=1` before the launcher and give it `--nnodes`, or ask for one node.
+
+    Known limits:
+        A launcher that is told to wait for several nodes is SLU003's case. A program that spreads itself by
+        other means (its own ssh, a cluster library) is not recognised.
+
+    Evidence:
+        sbatch documentation (the script runs on the first allocated node); Lightning-AI/pytorch-lightning#18950.
+    """
+    granted = _granted(job)
+    alone = [
+        launch
+        for launch in job.launches
+        if any(on_first_node_only(c, launch) for c in job.setting("nodes", launch.scope))
+    ]
+    if not granted or not job.launches:
+        yield not_applicable(job.name, "no batch script says how many nodes it asks for")
+        return
+    open_end = why_unresolved(granted)
+    if open_end is not None:
+        yield unknown(job.name, f"nodes: {quoted(open_end[0])} depends on {open_end[1]}", at=open_end[0])
+        return
+    waiting = any(certainly_several(job_value(job.requiring("nodes", launch.scope))) for launch in alone)
+    if len(alone) < len(job.launches) or waiting or not certainly_several(job_value(granted)):
+        yield passed(job.name)
+        return
+    count = numbers(job_value(granted))
+    yield failed(
+        job.name,
+        f"{quoted(granted[0])} asks for {spoken(count)} nodes, but everything the script launches runs on the first"
+        f" one: {spoken(n - 1 for n in count)} stay idle.",
+        at=granted[0],
+        also=tuple((launch, "runs on the first node") for launch in alone[:8]),
+        remedy="Put `srun --ntasks-per-node=1` before the launcher and tell it the number of nodes, or ask for one"
+        " node.",
     )

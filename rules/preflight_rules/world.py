@@ -13,8 +13,10 @@ from preflight_rules.reading import (
     SPREADING_WRAPPERS,
     counted,
     numbers,
+    on_first_node_only,
     quoted,
     ranks_started,
+    roots,
     spoken,
     subjects,
     where,
@@ -95,7 +97,9 @@ def _agreement(job: Job, quantity: str, subject: str, scope: Scope, launch: Laun
     if not requires:
         return None
     sets: tuple[Claim, ...] = job.setting(quantity, scope)
-    value_claims = sets
+    if quantity == "nodes" and launch is not None and any(on_first_node_only(c, launch) for c in sets):
+        return None  # SLU003 says this better.
+    value_claims = roots(sets)
     if quantity == "world_size" and not sets:
         _, value_claims = ranks_started(job, scope)
     open_end = why_unresolved((*value_claims, *requires), launch)

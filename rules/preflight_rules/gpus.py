@@ -1,0 +1,163 @@
+"""Processes and the GPUs there are for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from preflight.job import Claim, Job, Launch, Strength, Value, lift
+from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.outcome import Confidence, Severity
+from preflight_rules.reading import job_value, numbers, quoted, spoken, texts, where, why_unresolved
+
+_GPU_BACKENDS = frozenset({"nccl", "cpu:gloo,cuda:nccl"})
+
+
+def processes(job: Job, launch: Launch) -> tuple[Claim, ...]:
+    """The claims that say how many ranks a launch starts on each node."""
+    if launch.launcher == "srun":
+        return job.setting("tasks_per_node", launch.scope)
+    return job.setting("processes_per_node", launch.scope)
+
+
+def gpus(job: Job, launch: Launch) -> tuple[Value, tuple[Claim, ...]] | None:
+    """The GPUs of each node that a launch may use: those it is shown, else those it is granted."""
+    visible = job.setting("env.CUDA_VISIBLE_DEVICES", launch.scope)
+    if visible:
+        return lift(_count, job_value(visible)), visible
+    granted = job.setting("gpus_per_node", launch.scope)
+    return (job_value(granted), granted) if granted else None
+
+
+def _count(item: object) -> int:
+    return len([part for part in str(item).split(",") if part.strip() and part.strip() != "-1"])
+
+
+def _on_cpu(job: Job, launch: Launch) -> bool:
+    """Whether the ranks are said to talk over gloo or MPI, and so need no GPU each."""
+    claims = job.setting("backend", launch.scope)
+    found = {text.lower() for claim in claims for text in texts(claim.value)}
+    return bool(found) and not found & _GPU_BACKENDS
+
+
+@rule(
+    "GPU001",
+    "more-processes-than-gpus",
+    severity=Severity.ERROR,
+    profile="gate",
+    evidence=("wenwenyu/PICK-pytorch#14", "NVIDIA/Megatron-LM#661", "lipiji/SongNet#20"),
+)
+def more_processes_than_gpus(job: Job) -> Iterator[Verdict]:
+    """A launch starts more ranks on each node than there are GPUs for them.
+
+    What it checks:
+        Processes per node are no more than the GPUs that Slurm grants on each node, or that
+        CUDA_VISIBLE_DEVICES shows.
+
+    Why it matters:
+        The ranks without a GPU stop with "invalid device ordinal", or two ranks share one and NCCL stops with
+        "Duplicate GPU detected".
+
+    Example:
+        `#SBATCH --gres=gpu:4` with `torchrun --nproc_per_node=8`.
+
+    Fix:
+        Start as many processes as there are GPUs.
+
+    Known limits:
+        Ranks that srun starts itself may share a GPU on purpose, so that is a warning unless the script asks for
+        the nccl back end. With gloo or MPI nothing is said.
+
+    Evidence:
+        wenwenyu/PICK-pytorch#14, NVIDIA/Megatron-LM#661, lipiji/SongNet#20.
+    """
+    met = False
+    for launch in job.launches:
+        counted, there = processes(job, launch), gpus(job, launch)
+        if not counted or there is None or _on_cpu(job, launch):
+            continue
+        met = True
+        value, because = there
+        open_end = why_unresolved((*counted, *because), launch)
+        if open_end is not None:
+            yield unknown(launch.id, f"{quoted(open_end[0])} depends on {open_end[1]}", at=open_end[0])
+            continue
+        ranks, devices = numbers(job_value(counted)), numbers(value)
+        if ranks and devices and min(devices) > 0 and min(ranks) > max(devices):
+            missing = min(ranks) - max(devices)
+            yield failed(
+                launch.id,
+                f"{quoted(counted[0])} starts {spoken(ranks)} ranks on each node, but {quoted(because[0])}"
+                f" ({where(because[0])}) leaves {spoken(devices)} GPUs there: {missing} ranks have none.",
+                at=counted[0],
+                also=((because[0], f"{spoken(devices)} GPUs"),),
+                remedy=f"Start {spoken(devices)} processes on each node, or ask for {spoken(ranks)} GPUs.",
+                severity=_severity(job, launch),
+            )
+        else:
+            yield passed(launch.id)
+    if not met:
+        yield not_applicable(job.name, "no launch says both its processes and its GPUs per node")
+
+
+def _severity(job: Job, launch: Launch) -> Severity | None:
+    if launch.launcher in ("torchrun", "torch.distributed.launch", "accelerate", "paddle"):
+        return None
+    asked = {text.lower() for claim in job.setting("backend", launch.scope) for text in texts(claim.value)}
+    return None if asked & _GPU_BACKENDS else Severity.WARNING
+
+
+@rule(
+    "GPU002",
+    "gpus-left-idle",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("huggingface/accelerate#2521", "Lightning-AI/pytorch-lightning#18950"),
+)
+def gpus_left_idle(job: Job) -> Iterator[Verdict]:
+    """GPUs are paid for on each node that no rank will use.
+
+    What it checks:
+        A launcher is told to start fewer processes per node than GPUs are granted or shown there.
+
+    Why it matters:
+        The idle GPUs are billed and blocked for others for the whole run.
+
+    Example:
+        `#SBATCH --gres=gpu:8` with `torchrun --nproc_per_node=4`.
+
+    Fix:
+        Start one process per GPU, or ask for fewer GPUs.
+
+    Known limits:
+        A process that drives several GPUs is right as it is. Only a number somebody wrote counts, and only in a
+        job with a single launch: others may share the node.
+
+    Evidence:
+        huggingface/accelerate#2521 (one node's count given for all), Lightning-AI/pytorch-lightning#18950.
+    """
+    if len(job.launches) != 1:
+        yield not_applicable(job.name, "launches may share the GPUs of a node")
+        return
+    launch = job.launches[0]
+    counted, there = processes(job, launch), gpus(job, launch)
+    told = bool(counted) and all(c.strength > Strength.DEFAULT for c in counted)
+    if not told or there is None or launch.launcher == "srun":
+        yield not_applicable(launch.id, "nothing says both how many processes and how many GPUs a node has")
+        return
+    value, because = there
+    open_end = why_unresolved((*counted, *because), launch)
+    if open_end is not None:
+        yield unknown(launch.id, f"{quoted(open_end[0])} depends on {open_end[1]}", at=open_end[0])
+        return
+    ranks, devices = numbers(job_value(counted)), numbers(value)
+    if ranks and devices and 0 < max(ranks) < min(devices):
+        yield failed(
+            launch.id,
+            f"{quoted(counted[0])} starts {spoken(ranks)} ranks on each node, but {quoted(because[0])}"
+            f" ({where(because[0])}) holds {spoken(devices)} GPUs there: {min(devices) - max(ranks)} stay idle.",
+            at=counted[0],
+            also=((because[0], f"{spoken(devices)} GPUs"),),
+            remedy=f"Start {spoken(devices)} processes on each node, or ask for {spoken(ranks)} GPUs.",
+        )
+    else:
+        yield passed(launch.id)

@@ -1,0 +1,196 @@
+"""Hostfiles and lists of hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from preflight.job import Claim, Job, NoteKind
+from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.outcome import Confidence, Severity
+from preflight_rules.reading import deciding, distinct, numbers, quoted, subjects, why_unresolved
+
+
+@rule(
+    "HST001",
+    "host-listed-twice",
+    severity=Severity.ERROR,
+    profile="gate",
+    evidence=(
+        "https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/launcher/runner.py",
+        "deepspeedai/DeepSpeed#1481",
+    ),
+)
+def host_listed_twice(job: Job) -> Iterator[Verdict]:
+    """A list of hosts names one host twice.
+
+    What it checks:
+        The hosts of a hostfile that deepspeed reads, and of Paddle's `--ips`, are all different.
+
+    Why it matters:
+        DeepSpeed stops with "Hostfile contains multiple entries". Elsewhere two nodes' worth of ranks start on
+        one host, and another host is missing.
+
+    Example:
+        Two lines `worker-1 slots=8` in a hostfile.
+
+    Fix:
+        Write each host once, with all its slots.
+
+    Known limits:
+        For MPI several lines for one host are the normal way to give it several slots, so nothing is said.
+
+    Evidence:
+        DeepSpeed, launcher/runner.py, _parse_hostfile; deepspeedai/DeepSpeed#1481.
+    """
+    met = False
+    seen: set[tuple[str, int]] = set()
+    for subject, scope, launch in subjects(job):
+        if launch is None or launch.launcher not in ("deepspeed", "paddle"):
+            continue
+        for claim in deciding(job, "hosts", scope):
+            if claim.source == "slurm" or (claim.span.path, claim.span.line) in seen:
+                continue
+            seen.add((claim.span.path, claim.span.line))
+            met = True
+            open_end = why_unresolved((claim,), launch)
+            lists = [value for value in claim.alternatives if isinstance(value, tuple)]
+            if open_end is not None:
+                yield unknown(subject, f"{quoted(claim)} depends on {open_end[1]}", at=claim)
+            elif lists and all(len(set(hosts)) < len(hosts) for hosts in lists):
+                yield _twice(subject, claim, tuple(str(host) for host in lists[0]))
+            else:
+                yield passed(subject)
+    if not met:
+        yield not_applicable(job.name, "no list of hosts is given to deepspeed or Paddle")
+
+
+def _twice(subject: str, claim: Claim, hosts: tuple[str, ...]) -> Verdict:
+    host = next(host for host in hosts if hosts.count(host) > 1)
+    lines = [line for line in claim.because if line.scope.node == host]
+    place = lines[1] if len(lines) > 1 else claim
+    stops = claim.source == "hostfile"
+    return failed(
+        subject,
+        f"{host} is listed {hosts.count(host)} times"
+        + (
+            ": DeepSpeed stops with 'Hostfile contains multiple entries'."
+            if stops
+            else f" in {quoted(claim)}."
+        ),
+        at=place,
+        also=((lines[0], "first entry"),) if len(lines) > 1 else (),
+        remedy=f"List {host} once, with all its slots." if stops else f"List {host} once.",
+        severity=None if stops else Severity.WARNING,
+    )
+
+
+@rule(
+    "HST002",
+    "host-without-slots",
+    severity=Severity.WARNING,
+    evidence=("open-mpi/ompi#3133", "dstackai/dstack#2451"),
+)
+def host_without_slots(job: Job) -> Iterator[Verdict]:
+    """A hostfile gives a host no slots.
+
+    What it checks:
+        `slots=` of every host of a hostfile is above 0.
+
+    Why it matters:
+        No rank is started on that host, although it is counted as a node of the job.
+
+    Example:
+        `worker-2 slots=0`.
+
+    Fix:
+        Give the number of GPUs of the host, or leave the host out.
+
+    Known limits:
+        Whether the host has as many GPUs as slots is a matter for `preflight check`.
+
+    Evidence:
+        open-mpi/ompi#3133, dstackai/dstack#2451 (not enough slots).
+    """
+    slots = distinct(job.about("host_slots"))
+    for claim in slots:
+        found = numbers(claim.value)
+        if why_unresolved((claim,)) is not None:
+            yield unknown(claim.scope.node, f"{quoted(claim)} cannot be told", at=claim)
+        elif found and max(found) < 1:
+            yield failed(
+                claim.scope.node,
+                f"{quoted(claim)} gives {claim.scope.node} no slot, so no rank starts there.",
+                at=claim,
+                remedy=f"Give {claim.scope.node} as many slots as it has GPUs, or leave it out.",
+            )
+        else:
+            yield passed(claim.scope.node)
+    if not slots:
+        yield not_applicable(job.name, "no hostfile gives slots")
+
+
+@rule(
+    "HST003",
+    "hostfile-missing",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=(
+        "deepspeedai/DeepSpeed#1481",
+        "https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/launcher/runner.py",
+    ),
+)
+def hostfile_missing(job: Job) -> Iterator[Verdict]:
+    """A launch names a hostfile that is not there.
+
+    What it checks:
+        A hostfile that a launch line refers to by a path inside the root exists.
+
+    Why it matters:
+        deepspeed says "Unable to find hostfile, will proceed with training with local resources only" and trains
+        on one node, while the others are paid for.
+
+    Example:
+        `deepspeed --hostfile=hostfile train.py` with no file `hostfile` beside the script.
+
+    Fix:
+        Correct the path, or add the file.
+
+    Known limits:
+        A hostfile that is written when the job starts, by something other than the launch script itself, is not
+        there yet; a path outside the root is not looked at.
+
+    Evidence:
+        deepspeedai/DeepSpeed#1481 (the log shows the fall-back); DeepSpeed, launcher/runner.py.
+    """
+    named = {reference.target: reference for reference in job.references if reference.role == "hostfile"}
+    read = {file.path for file in job.files}
+    for target, reference in named.items():
+        missing = [
+            n for n in job.notes if n.kind is NoteKind.MISSING and target in (n.span.path, _target(n.message))
+        ]
+        launch = next((run for run in job.launches if run.id == reference.scope.launch), None)
+        subject = reference.scope.launch or job.name
+        local = launch is not None and launch.launcher == "deepspeed"
+        if target in read:
+            yield passed(subject)
+        elif missing:
+            yield failed(
+                subject,
+                f"there is no hostfile {target}"
+                + (
+                    ": deepspeed then trains on this node alone and only says so in its log."
+                    if local
+                    else "."
+                ),
+                at=reference.span,
+                remedy=f"Add {target}, or correct the path.",
+            )
+        else:
+            yield unknown(subject, f"hostfile {target} was not read", at=reference.span)
+    if not named:
+        yield not_applicable(job.name, "no launch names a hostfile")
+
+
+def _target(message: str) -> str:
+    """The first word of a note's message: notes about a missing file begin with its path."""
+    return message.partition(" ")[0].rstrip(":,;")

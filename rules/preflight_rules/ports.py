@@ -1,0 +1,168 @@
+"""The ports that ranks meet on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from preflight.job import Claim, Job, Launch, Unresolved
+from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.outcome import Confidence, Severity
+from preflight_rules.reading import (
+    certainly_several,
+    distinct,
+    job_value,
+    nodes_spanned,
+    numbers,
+    quoted,
+    spoken,
+    subjects,
+    texts,
+    why_unresolved,
+)
+
+_HIGHEST = 65535
+#: Ports below this can only be bound by root (net.ipv4.ip_unprivileged_port_start, Linux's default).
+_FIRST_UNPRIVILEGED = 1024
+
+
+@rule(
+    "PRT001",
+    "port-invalid",
+    severity=Severity.ERROR,
+    profile="gate",
+    evidence=(
+        "https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.TCPStore",
+        "https://docs.kernel.org/networking/ip-sysctl.html",
+    ),
+)
+def port_invalid(job: Job) -> Iterator[Verdict]:
+    """The port that ranks meet on is none.
+
+    What it checks:
+        The master port, of the launcher, of MASTER_PORT or of the script, is a whole number from 1 to 65535. Below
+        1024 only root can listen, which is a warning.
+
+    Why it matters:
+        The rank that should listen stops at once, and all others wait for it until they time out.
+
+    Example:
+        `--master_port=295000`, or `export MASTER_PORT=port`.
+
+    Fix:
+        Take a port from 1024 to 32767, below the range from which Linux gives out ports by itself.
+
+    Known limits:
+        Port 0 means "any free one" to a launch on one node and is only wrong with several.
+
+    Evidence:
+        torch.distributed.TCPStore documentation; Linux ip-sysctl documentation (ip_unprivileged_port_start).
+    """
+    seen = False
+    for subject, scope, launch in subjects(job):
+        for claim in distinct(job.setting("master_port", scope)):
+            seen = True
+            yield _port(job, subject, launch, claim)
+    if not seen:
+        yield not_applicable(job.name, "nothing names a port")
+
+
+def _port(job: Job, subject: str, launch: Launch | None, claim: Claim) -> Verdict:
+    remedy = "Take a port from 1024 to 32767."
+    if isinstance(claim.value, Unresolved) and claim.value.why.startswith("invalid literal for int()"):
+        written = claim.value.why.rpartition(": ")[2]
+        return failed(
+            subject,
+            f"{quoted(claim)} gives {written} where a port number is expected.",
+            at=claim,
+            remedy=remedy,
+        )
+    open_end = why_unresolved((claim,), launch)
+    if open_end is not None:
+        return unknown(subject, f"{quoted(claim)} depends on {open_end[1]}", at=claim)
+    found = numbers(claim.value)
+    several = launch is not None and certainly_several(nodes_spanned(job, launch)[0])
+    if found and all(port > _HIGHEST or port < 0 or (port == 0 and several) for port in found):
+        return failed(
+            subject,
+            f"{quoted(claim)} is no port that nodes can meet on: expected 1 to {_HIGHEST}, seen {spoken(found)}.",
+            at=claim,
+            remedy=remedy,
+        )
+    if found and all(0 < port < _FIRST_UNPRIVILEGED for port in found):
+        return failed(
+            subject,
+            f"{quoted(claim)}: only root can listen on a port below {_FIRST_UNPRIVILEGED}.",
+            at=claim,
+            remedy=remedy,
+            severity=Severity.WARNING,
+        )
+    return passed(subject)
+
+
+@rule(
+    "PRT002",
+    "port-shared-by-concurrent-launches",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("thu-coai/CDial-GPT#103", "meta-llama/llama-cookbook#186", "NVIDIA/Megatron-LM#343"),
+)
+def port_shared_by_concurrent_launches(job: Job) -> Iterator[Verdict]:
+    """Two launches that share a node want to listen on one port.
+
+    What it checks:
+        Launches of one file on one node each that were given different GPUs, so are meant to run side by side,
+        have different master ports.
+
+    Why it matters:
+        The second one stops with "Address already in use", or joins the store of the first.
+
+    Example:
+        `CUDA_VISIBLE_DEVICES=0,1 torchrun --master_port=29500 a.py &` and the same port for GPUs 2 and 3.
+
+    Fix:
+        Give each its own port, or leave the port out on one node: torchrun then takes a free one.
+
+    Known limits:
+        Launches one after the other may share a port, so nothing is said without disjoint GPUs. Different files
+        are not compared.
+
+    Evidence:
+        thu-coai/CDial-GPT#103, meta-llama/llama-cookbook#186, NVIDIA/Megatron-LM#343.
+    """
+    users = [(launch, *_port_and_devices(job, launch)) for launch in job.launches]
+    met = False
+    for index, (first, port, devices) in enumerate(users):
+        for second, other_port, other_devices in users[:index]:
+            if first.span.path != second.span.path or not devices or not other_devices:
+                continue
+            if devices & other_devices or port is None or other_port is None:
+                continue
+            met = True
+            open_end = why_unresolved((port, other_port), first)
+            if open_end is not None:
+                yield unknown(first.id, f"{quoted(open_end[0])} depends on {open_end[1]}", at=open_end[0])
+            elif numbers(port.value) and numbers(port.value) == numbers(other_port.value):
+                yield failed(
+                    first.id,
+                    f"{quoted(port)} is the port of the launch on line {second.span.line} too, and the two hold"
+                    " different GPUs, so they seem meant to run side by side.",
+                    at=port,
+                    also=((other_port, "same port"),),
+                    remedy="Give each launch a port of its own.",
+                )
+            else:
+                yield passed(first.id)
+    if not met:
+        yield not_applicable(job.name, "no two launches hold different GPUs of one node")
+
+
+def _port_and_devices(job: Job, launch: Launch) -> tuple[Claim | None, frozenset[str]]:
+    ports = job.setting("master_port", launch.scope)
+    visible = texts(job_value(job.setting("env.CUDA_VISIBLE_DEVICES", launch.scope)))
+    devices = (
+        frozenset(part.strip() for part in visible[0].split(",") if part.strip())
+        if len(visible) == 1
+        else None
+    )
+    several = certainly_several(nodes_spanned(job, launch)[0])
+    return (ports[0] if ports and not several else None), devices or frozenset()

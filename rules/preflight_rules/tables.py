@@ -1,0 +1,61 @@
+"""Versioned knowledge as data: the tables of `data/*.toml`, read once."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_FOLDER = Path(__file__).parent / "data"
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """What the reader of a variable understands. `choices` is empty for a number."""
+
+    choices: tuple[str, ...]
+    effect: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """A setting meant for debugging: the values that mark it, how bad it is, and why."""
+
+    name: str
+    values: tuple[str, ...]
+    severity: str
+    why: str
+
+
+@functools.cache
+def known_variables() -> frozenset[str]:
+    """Every variable name that some reader looks up."""
+    return frozenset(name for group in _table("variables")["group"] for name in group["names"])
+
+
+@functools.cache
+def accepted_values() -> dict[str, Accepted]:
+    """What is understood of well-known variables, by name."""
+    return {
+        name: Accepted(tuple(row.get("choices", ())), row["effect"], row["remedy"])
+        for row in _table("values")["rule"]
+        for name in row["names"]
+    }
+
+
+@functools.cache
+def leftovers() -> tuple[Leftover, ...]:
+    """Settings that belong to debugging."""
+    rows = _table("values")["leftover"]
+    return tuple(Leftover(row["name"], tuple(row["values"]), row["severity"], row["why"]) for row in rows)
+
+
+def _table(name: str) -> dict[str, Any]:
+    # The standard library has it from 3.11 on; before, tomli is the same code under another name.
+    toml: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    found: dict[str, Any] = toml.loads((_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
+    return found
