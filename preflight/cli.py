@@ -165,6 +165,14 @@ def lint(paths: tuple[Path, ...], root: Path | None, **judging: Any) -> int:
     help="Training steps of the smoke run.",
 )
 @click.option(
+    "--open-deadline",
+    type=click.FloatRange(0.5, 600),
+    default=9.0,
+    show_default=True,
+    metavar="S",
+    help="For reaching a node.",
+)
+@click.option(
     "--node-deadline",
     type=click.FloatRange(0.5, 600),
     default=10.0,

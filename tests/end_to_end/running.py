@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,19 @@ def command(job: Path, *options: str, python: str = sys.executable) -> list[str]
         *("--output", f"json:{job.parent / 'report.json'}", "--output", "text"),
         *options,
     ]
+
+
+@contextmanager
+def reached_over_management(cluster: Cluster) -> Iterator[None]:
+    """While the block runs, ssh goes over the management network, as on clusters with a separate one."""
+    config = "/run/home/root/.ssh/config"
+    before = cluster.head.read_text(config)
+    hosts = "".join(f"Host {node.name}\n  HostName {node.management_address}\n" for node in cluster.nodes)
+    cluster.head.write_text(config, hosts + before)
+    try:
+        yield
+    finally:
+        cluster.head.write_text(config, before)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import Cluster, faults
-from tests.end_to_end.running import NAMED_WITHIN_S, check, give_shards, write_job
+from tests.end_to_end.running import NAMED_WITHIN_S, check, give_shards, reached_over_management, write_job
 
 pytestmark = pytest.mark.cluster
 
@@ -62,10 +62,22 @@ def test_one_way_between_two_nodes(cluster: Cluster, tmp_path: Path) -> None:
 def test_mtu_black_hole(cluster: Cluster, tmp_path: Path) -> None:
     give_shards(cluster.nodes)
     job = write_job(tmp_path)
-    with faults.mtu_black_hole(cluster.node("node4")):
+    with reached_over_management(cluster), faults.mtu_black_hole(cluster.node("node4")):
         checked = check(cluster, job)
     finding = checked.one("LNK002")
     assert "node4" in finding["nodes"]
     assert not checked.found("LNK001"), checked.text
     assert checked.code == 1
     assert checked.stage_s("link") < NAMED_WITHIN_S
+
+
+def test_mtu_black_hole_on_the_way_to_ssh(cluster: Cluster, tmp_path: Path) -> None:
+    """Where ssh itself takes the broken way, login works and the agent never arrives: that is said, too."""
+    give_shards(cluster.nodes)
+    job = write_job(tmp_path)
+    with faults.mtu_black_hole(cluster.node("node4")):
+        checked = check(cluster, job)
+    finding = checked.one("NOD001")
+    assert finding["nodes"] == ["node4"]
+    assert "MTU" in str(finding)
+    assert checked.stage_s("open") < NAMED_WITHIN_S

@@ -1,0 +1,101 @@
+"""A rank that is killed, stopped or never starts is named with its node, in time, and again from the recording."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import Cluster, Node, faults
+from tests.end_to_end.running import (
+    HARD_LIMIT_S,
+    NAMED_WITHIN_S,
+    ROOT,
+    check,
+    collect,
+    command,
+    give_shards,
+    write_job,
+)
+
+pytestmark = [pytest.mark.cluster, pytest.mark.smoke, pytest.mark.slow]
+
+#: Enough steps that the run is still going on when the fault comes.
+MANY_STEPS = ("--steps", "20000", "--smoke-deadline", "90")
+#: How long a rank may take to import torch and meet the others on a busy machine.
+STARTED_WITHIN_S = 60.0
+
+
+def test_a_healthy_run_is_go(cluster: Cluster, tmp_path: Path) -> None:
+    give_shards(cluster.nodes)
+    checked = check(cluster, write_job(tmp_path))
+    assert checked.code == 0, checked.text
+    assert checked.report["verdict"] == "go"
+    passed = {outcome["id"] for outcome in checked.report["outcomes"] if outcome["status"] == "pass"}
+    assert {"LNK001", "LNK002", "SMK001", "SMK002", "SMK003"} <= passed
+
+
+@pytest.mark.parametrize(("name", "kind"), [("KILL", "killed"), ("STOP", "stopped")])
+def test_a_rank_gets_a_signal(cluster: Cluster, tmp_path: Path, name: str, kind: str) -> None:
+    give_shards(cluster.nodes)
+    job = write_job(tmp_path)
+    process = cluster.head.popen(command(job, *MANY_STEPS), cwd=str(ROOT))
+    try:
+        pid = training_rank(cluster.node("node3"))
+        signalled = time.monotonic()
+        cluster.node("node3").must(["kill", f"-{name}", str(pid)])
+        text, progress = process.communicate(timeout=HARD_LIMIT_S)
+    except BaseException:
+        process.kill_session()
+        raise
+    checked = collect(job, process.returncode, text, progress, time.monotonic() - signalled)
+    finding = checked.one("SMK001")
+    assert finding["nodes"] == ["node3"]
+    assert "rank 2" in finding["message"]
+    assert kind in finding["message"].lower() or name in finding["message"]
+    assert checked.code == 1
+    assert checked.took_s < NAMED_WITHIN_S, "from the signal to the end of the whole command"
+
+
+def test_a_rank_that_never_starts(cluster: Cluster, tmp_path: Path) -> None:
+    give_shards(cluster.nodes)
+    job = write_job(tmp_path)
+    # One path for the interpreter of all nodes; on node3 it is not there.
+    python = "/srv/data/python"
+    for node in cluster.nodes:
+        node.write_text(python, f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+        node.must(["chmod", "755", python])
+    with faults.missing_file(cluster.node("node3"), python):
+        checked = check(cluster, job, "--keep-going", python=python)
+    finding = checked.one("SMK001")
+    assert finding["nodes"] == ["node3"]
+    assert "rank 2" in finding["message"]
+    assert checked.code == 1
+    assert checked.stage_s("smoke") < NAMED_WITHIN_S
+
+
+def training_rank(node: Node) -> int:
+    """The process of the rank on `node`, once it holds the job's connections; pids are the node's own."""
+    deadline = time.monotonic() + STARTED_WITHIN_S
+    while time.monotonic() < deadline:
+        found = node.run(["bash", "-c", _FIND], timeout=10.0).stdout.split()
+        if found:
+            return int(found[0])
+        time.sleep(0.2)
+    raise AssertionError(f"no rank was training on {node.name} after {STARTED_WITHIN_S:g} s")
+
+
+#: Processes that mapped torch and hold at least three established connections: to the store and to two peers.
+_FIND = """
+for p in /proc/[0-9]*; do
+  pid=${p#/proc/}
+  grep -q libtorch_cpu "$p/maps" 2>/dev/null || continue
+  n=0
+  for fd in "$p"/fd/*; do
+    case $(readlink "$fd" 2>/dev/null) in socket:*) n=$((n + 1));; esac
+  done
+  [ "$n" -ge 4 ] && echo "$pid"
+done
+"""
