@@ -78,7 +78,7 @@ def run_rank(rank: int, world_size: int, port: int, rounds: int, events: int, re
             wrapped(),
             data,
             STEPS,
-            before=lambda step: me.entering(f"DDP step {step}", collective=True),
+            before=lambda step: me.entering(f"DDP step {step}", collective=True, brief=True),
             after=lambda step: me.left(collective=True),
         )
         told.append(statistics.median(trained.step_s[WARM_UP:]))

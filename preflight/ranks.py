@@ -131,9 +131,7 @@ def _hear_rank(view: RankView, event: EventRecord) -> None:
     view.heard_at = event.at_s
     kind = data.get("event")
     if kind == phases.BEAT:
-        progress = _number(data.get("progress"))
-        if progress > view.progress:
-            view.progress, view.changed_at = progress, event.at_s
+        _beat(view, event)
     elif kind == phases.PHASE:
         _reached(view, event)
     elif kind == phases.ENTERING:
@@ -145,6 +143,20 @@ def _hear_rank(view: RankView, event: EventRecord) -> None:
         view.dial_endpoint, view.dial_at = str(data.get("endpoint", "")), event.at_s
     elif kind == phases.PROBLEM:
         view.problems.append((event.at_s, data))
+
+
+def _beat(view: RankView, event: EventRecord) -> None:
+    """A heartbeat moves the view only as far as the rank has moved since its last word."""
+    data = event.data
+    progress = _number(data.get("progress"))
+    if progress <= view.progress:
+        return
+    view.progress, view.changed_at = progress, event.at_s
+    view.what = str(data.get("what", ""))
+    collective = _number(data.get("collective"))
+    view.entered = max(view.entered, collective)
+    view.inside = collective if data.get("inside") is True else 0
+    view.left = max(view.left, collective - 1 if view.inside else collective)
 
 
 def _reached(view: RankView, event: EventRecord) -> None:

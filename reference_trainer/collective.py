@@ -461,7 +461,7 @@ def _train_ddp(torch: Any, me: Progress, steps: int, device: Any) -> Tuple[Any, 
         wrapped,
         data,
         steps,
-        before=lambda step: me.entering("DDP step %d" % step, collective=True),
+        before=lambda step: me.entering("DDP step %d" % step, collective=True, brief=True),
         after=lambda step: me.left(collective=True),
     )
     return model, trained

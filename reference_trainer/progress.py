@@ -14,6 +14,9 @@ from reference_trainer import phases
 
 Emit = Callable[[Dict[str, Any]], Any]
 
+#: Short steps are told at most so often one by one; heartbeats tell where the counter stands in between.
+BRIEF_S = 0.1
+
 
 class Progress:
     """The rank's own account of itself.
@@ -36,6 +39,9 @@ class Progress:
         self._what = ""
         self._waiting_for: List[int] = []
         self._loading = False
+        self._inside = False
+        self._told = False
+        self._told_at = 0.0
         self._since = self._began
         self._quit = threading.Event()
         self._heart: Optional[threading.Thread] = None
@@ -71,6 +77,7 @@ class Progress:
         waiting_for: Sequence[int] = (),
         collective: bool = False,
         loading: bool = False,
+        brief: bool = False,
         details: Optional[Dict[str, Any]] = None,
     ) -> int:
         """About to do something that may block.
@@ -79,6 +86,7 @@ class Progress:
             waiting_for: ranks without which it cannot go on; empty when it depends on nobody else.
             collective: it takes every rank; it gets the next number, the same on all ranks.
             loading: heartbeats may pause meanwhile, because libraries are loaded under the interpreter's lock.
+            brief: one of many that are mostly short, such as a step: told only every `BRIEF_S`.
 
         Returns the number of the collective (of the last one when this is none).
         """
@@ -86,6 +94,11 @@ class Progress:
         if collective:
             self.collective += 1
         self._what, self._waiting_for, self._loading = what, list(waiting_for), loading
+        self._inside = collective
+        self._told = not brief or self._since - self._told_at >= BRIEF_S
+        if not self._told:
+            return self.collective
+        self._told_at = self._since
         data: Dict[str, Any] = {
             "what": what,
             "phase": self.phase,
@@ -110,7 +123,10 @@ class Progress:
         """What was entered last is over."""
         seconds = time.monotonic() - self._since
         what, self._what, self._waiting_for, self._loading = self._what, "", [], False
+        self._inside = False
         self._moved()
+        if not self._told:
+            return
         data: Dict[str, Any] = {
             "what": what,
             "phase": self.phase,
@@ -137,6 +153,7 @@ class Progress:
                 what=self._what,
                 waiting_for=self._waiting_for,
                 collective=self.collective,
+                inside=self._inside,
                 loading=self._loading,
                 since_s=round(time.monotonic() - self._since, 3),
             )
