@@ -55,7 +55,7 @@ class LocalExecutor:
                 "crashed", f"{node.name}: the agent ended with exit code {code}{said}", words
             )
 
-        await start_agent(channel, nonce, bundle=bundle, diagnose=diagnose, deadline_s=deadline_s)
+        await start_agent(channel, node.name, nonce, bundle=bundle, diagnose=diagnose, deadline_s=deadline_s)
         return channel
 
     async def aclose(self) -> None:

@@ -23,6 +23,8 @@ LARGEST_NOISE_BYTES = 1 << 20
 #: How long the transport may take to leave after its channel was closed.
 CLOSE_S = 2.0
 _STDERR_BYTES = 8192
+#: How ssh ends when the connection is lost.
+_SSH_FAILED = 255
 _CHUNK = 1 << 16
 
 Diagnose = Callable[[int | None, str], ExecutorError]
@@ -152,33 +154,31 @@ class PipeChannel:
 
 
 async def start_agent(
-    channel: PipeChannel, nonce: str, *, bundle: bytes, diagnose: Diagnose, deadline_s: float
+    channel: PipeChannel, name: str, nonce: str, *, bundle: bytes, diagnose: Diagnose, deadline_s: float
 ) -> None:
     """Wait for the loader's nonce, send the bundle, and leave the channel at the agent's first frame.
 
     `diagnose` makes the error of a transport that ended (its exit code and last words) or, with None for the
-    code, of one that said nothing in time. The channel is closed on any error.
+    code, of one that said nothing in time; `name` is the node's, for the errors made here. The channel is closed
+    on any error.
     """
-    mark = f"\n{nonce}\n".encode()
     heard = bytearray()
+    started = False
     try:
         with anyio.move_on_after(deadline_s) as scope:
-            while (place := heard.find(mark)) < 0:
-                data = await channel.receive()
-                if not data:
-                    raise diagnose(await channel.exit_code(CLOSE_S), channel.last_words())
-                heard += data
-                if len(heard) > LARGEST_NOISE_BYTES:
-                    raise ExecutorError(
-                        "crashed",
-                        f"{channel.description}: more than {LARGEST_NOISE_BYTES} bytes were printed before the agent "
-                        "could start; look at what the login shell's start-up files print",
-                        heard[-_STDERR_BYTES:].decode("utf-8", "replace"),
-                    )
-            channel.push_back(bytes(heard[place + len(mark) :]))
-            words = bootstrap.first_words(bundle, "preflight.node.agent:main", {"nonce": nonce})
-            await channel.send(words)
+            await _past_noise(channel, name, f"\n{nonce}\n".encode(), heard, diagnose)
+            started = True
+            await channel.send(bootstrap.first_words(bundle, "preflight.node.agent:main", {"nonce": nonce}))
+            heard += await channel.receive()
+            if not heard:
+                code = await channel.exit_code(CLOSE_S)
+                if code != _SSH_FAILED:
+                    raise diagnose(code, channel.last_words())
+                raise _stalled(channel, name, len(bundle))
+            channel.push_back(bytes(heard))
         if scope.cancelled_caught:
+            if started:
+                raise _stalled(channel, name, len(bundle))
             error = diagnose(None, channel.last_words())
             noise = heard[-_STDERR_BYTES:].decode("utf-8", "replace")
             raise ExecutorError(error.kind, error.message, error.detail or noise)
@@ -186,3 +186,33 @@ async def start_agent(
         channel.abandon()
         await channel.aclose()
         raise
+
+
+async def _past_noise(
+    channel: PipeChannel, name: str, mark: bytes, heard: bytearray, diagnose: Diagnose
+) -> None:
+    """Read up to `mark`; what was read after it is left in `heard`."""
+    while (place := heard.find(mark)) < 0:
+        data = await channel.receive()
+        if not data:
+            raise diagnose(await channel.exit_code(CLOSE_S), channel.last_words())
+        heard += data
+        if len(heard) > LARGEST_NOISE_BYTES:
+            raise ExecutorError(
+                "crashed",
+                f"{name}: more than {LARGEST_NOISE_BYTES} bytes were printed before the agent could start; "
+                "look at what the login shell's start-up files print there",
+                heard[-_STDERR_BYTES:].decode("utf-8", "replace"),
+            )
+    del heard[: place + len(mark)]
+
+
+def _stalled(channel: PipeChannel, name: str, size: int) -> ExecutorError:
+    """The agent's few first bytes came, and then nothing after it was sent some thousands."""
+    return ExecutorError(
+        "timeout",
+        f"{name}: {channel.description} works and Python started there, but the {size} bytes sent next were not "
+        "answered: small messages pass and bulk data stalls. A switch port or tunnel with a smaller MTU than the "
+        f"hosts' does this; try `ping -M do -s 1472 {name}` and larger sizes",
+        channel.last_words(),
+    )

@@ -136,7 +136,7 @@ class SshExecutor:
         def diagnose(code: int | None, words: str) -> ExecutorError:
             return explain(node.name, target, code, words, deadline_s=deadline_s)
 
-        await start_agent(channel, nonce, bundle=bundle, diagnose=diagnose, deadline_s=deadline_s)
+        await start_agent(channel, node.name, nonce, bundle=bundle, diagnose=diagnose, deadline_s=deadline_s)
         return channel
 
     async def aclose(self) -> None:
