@@ -13,7 +13,7 @@ from preflight.request import Request, probe_name
 from preflight_checks.demands import Endpoint, backends, endpoints, fold, is_loopback, owner
 from preflight_checks.interface_filter import chosen, dialled, nccl_default, subnet
 from preflight_checks.matrix import Cell, Shape, shapes
-from preflight_checks.names import lookups
+from preflight_checks.names import lookups, unresolvable
 from preflight_checks.probes.interfaces import Interface, interfaces
 from preflight_checks.probes.links import dial, listen
 
@@ -158,19 +158,26 @@ def port_unreachable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     if len(fleet.nodes) < 2:
         yield not_applicable("links", "the job has one node")
         return
-    tried = cells(facts)
-    yield from _untried(facts, tried)
-    found = shapes(
-        [cell for cell in tried if cell.result.status != "unbound"], lambda cell: cell.result.status in _WORDS
-    )
+    every = cells(facts)
+    nameless = [
+        c for c in every if c.result.status == "unresolved" and unresolvable(facts, c.source, c.result.host)
+    ]
+    tried = [cell for cell in every if cell not in nameless and cell.result.status != "unbound"]
+    yield from _untried(facts, every, nameless)
+    found = shapes(tried, lambda cell: cell.result.status in _WORDS)
     for shape in found:
         yield _unreachable(shape, _claims(job, fleet, shape))
     if tried and not found:
         yield passed(_coverage(fleet))
 
 
-def _untried(facts: Facts, tried: Sequence[Cell]) -> Iterator[Verdict]:
+def _untried(facts: Facts, every: Sequence[Cell], nameless: Sequence[Cell]) -> Iterator[Verdict]:
     """Pairs and ports that could not be tried, each reason once."""
+    for host in dict.fromkeys(cell.result.host for cell in nameless):
+        nodes = fold(dict.fromkeys(cell.source for cell in nameless if cell.result.host == host))
+        yield unknown(
+            f"links: {nodes} to {host}", f"blocked by NAM002: {host} does not resolve there", required=True
+        )
     missing: dict[str, list[str]] = {}
     for seen in facts.each(dial):
         if not isinstance(seen.fact, Observed):
@@ -178,7 +185,7 @@ def _untried(facts: Facts, tried: Sequence[Cell]) -> Iterator[Verdict]:
     for reason, pairs in missing.items():
         yield unknown(f"links: {fold(pairs, 4)}", reason, required=True)
     unbound: dict[tuple[str, str], str] = {}
-    for cell in tried:
+    for cell in every:
         if cell.result.status == "unbound":
             unbound[(cell.peer, cell.label)] = cell.result.detail
     for (node, label), detail in unbound.items():
@@ -352,7 +359,8 @@ def _slow(shape: Shape, claims: tuple[Claim, ...]) -> Verdict:
     evidence = [_payload_evidence(cell) for cell in shape.cells[:8]]
     return failed(
         f"slow link: {_subject(shape)}",
-        f"{shape.cells[0].result.lost_bytes} bytes did not arrive within 2.5 s {_way(shape)}, although they moved",
+        f"{max(cell.result.lost_bytes for cell in shape.cells)} bytes did not arrive within 2.5 s {_way(shape)}, "
+        "although smaller messages did",
         at=evidence[0],
         also=(*evidence[1:], *claims),
         nodes=shape.nodes,

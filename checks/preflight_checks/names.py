@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from preflight.job import Claim, Job
 from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
 from preflight.outcome import Confidence, Evidence, Severity
-from preflight.recording import Facts, Fleet, Seen, Unavailable
+from preflight.recording import Facts, Fleet, Observed, Seen, Unavailable
 from preflight.request import Request, probe_name
 from preflight_checks.demands import (
     Endpoint,
@@ -215,7 +215,7 @@ def _judge_master(endpoint: Endpoint, fleet: Fleet, facts: Facts) -> Iterator[Ve
         everywhere = "any node" if not (good or to_self or elsewhere) and len(dead) > 1 else fold(dead)
         yield failed(
             f"{host}: look-up",
-            f"{host}, the host of {at}, does not resolve on {everywhere}: {_answer(some)}",
+            f"{host}, the host of {at}, does not resolve on {everywhere} ({some.detail or _answer(some)})",
             at=_seen(host, dead),
             also=claims,
             nodes=tuple(dead),
@@ -259,6 +259,17 @@ def _not_the_listener(endpoint: Endpoint, nodes: dict[str, Lookup], holder: str,
         remedy=f"Let {endpoint.host} be an address of {listening}, or put its owner first in the host list.",
         severity=None if holder else Severity.WARNING,
         confidence=None if holder else Confidence.MEDIUM,
+    )
+
+
+def unresolvable(facts: Facts, node: str, host: str) -> bool:
+    """Whether `node` is known not to resolve `host`; then NAM002 says so and nobody else need."""
+    return any(
+        seen.node == node
+        and seen.request.params.get("name") == host
+        and isinstance(seen.fact, Observed)
+        and not seen.fact.value.addresses
+        for seen in lookups(facts, own=False)
     )
 
 

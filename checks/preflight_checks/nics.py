@@ -87,6 +87,7 @@ def _judge_filter(
     unusable: dict[str, Interface] = {}
     inner: dict[str, Interface] = {}
     rails: dict[str, tuple[Interface, ...]] = {}
+    networks: set[str] = set()
     good = 0
     for node in on:
         fact = facts.of(interfaces, node)
@@ -107,13 +108,14 @@ def _judge_filter(
             inner[node] = choice.interfaces[0]
         else:
             good += 1
+            networks |= _subnets(choice.interfaces)
             if len(_subnets(choice.interfaces)) > 1 and not some.value.startswith("="):
                 rails[node] = choice.interfaces
     hard = relevant(job, some.variable) and all(len(claim.alternatives) == 1 for claim in some.claims)
     severity, confidence = (None, None) if hard else (Severity.WARNING, Confidence.MEDIUM)
     if nothing:
         node, have = next(iter(nothing.items()))
-        close = nearest(some.value, have)
+        close = _of_network(have, networks) or nearest(some.value, have)
         hint = f"; did you mean {close}?" if close else ""
         yield failed(
             f"{spelled}: no interface",
@@ -185,6 +187,14 @@ def _judge_filter(
         )
     if good and not (nothing or lacking or unusable or inner or rails):
         yield passed(f"{spelled}: usable on {good} nodes")
+
+
+def _of_network(have: tuple[Interface, ...], networks: set[str]) -> str:
+    """The interface that lies in a network the filter chose on other nodes; empty when none does."""
+    for item in have:
+        if not item.loopback and any(subnet(address) in networks for address in item.addresses):
+            return item.name
+    return ""
 
 
 def _name_remedy(item: Filter, close: str) -> str:

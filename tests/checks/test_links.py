@@ -161,6 +161,17 @@ def test_a_port_we_could_not_bind_is_unknown_not_passed() -> None:
     assert found.required and "node0" in found.message and "PRT001" in found.message
 
 
+def test_a_name_that_is_known_not_to_resolve_is_left_to_nam002() -> None:
+    def status(source: str, _peer: str, label: str) -> str:
+        return "unresolved" if label == MASTER and source == "node3" else OK
+
+    said = network(status)
+    assert "does not resolve" in one(judge(port_unreachable, job(**JOB), fleet(), said), Status.FAIL).message
+    look = fact(resolve, "node3", Lookup("node0", [], "unresolved"), params={"name": "node0"})
+    found = one(judge(port_unreachable, job(**JOB), fleet(), Facts((*said.records, look))), Status.UNKNOWN)
+    assert found.required and "NAM002" in found.message
+
+
 def test_pairs_that_were_not_tried_are_unknown() -> None:
     seen = facts(fact(dial, "node0", TIMEOUT, peer="node1"), fact(dial, "node1", TIMEOUT, peer="node0"))
     found = one(judge(port_unreachable, job(**JOB), fleet(2), seen), Status.UNKNOWN)

@@ -135,3 +135,12 @@ def test_equal_mtus_pass_and_unknown_ones_do_not_fail() -> None:
     same = facts(*(node(f"node{i}", nic("eth0", f"10.0.0.{i}")) for i in range(2)))
     assert statuses(judge(interface_mtu, job(**NCCL), fleet(2), same)) == {"pass"}
     assert statuses(judge(interface_mtu, job(**NCCL), fleet(2), facts())) == {"not-applicable"}
+
+
+def test_the_suggestion_is_the_interface_of_the_network_the_others_use() -> None:
+    seen = facts(
+        node("node0", nic("eth0", "10.0.0.1")),
+        node("node1", nic("eth1", "10.9.0.2"), nic("ens9", "10.0.0.2")),
+    )
+    found = one(judge(interface_filter, job(**NCCL), fleet(2), seen), Status.FAIL)
+    assert "did you mean ens9?" in found.message

@@ -27,6 +27,8 @@ BULK_S = 2.5
 #: Message sizes in bytes: below the smallest usual MTU, at 1500, between, above a 9000-byte frame, then bulk.
 STEPS = (64, 1200, 1400, 2000, 4000, 8000, 16000, 65536)
 BULK_BYTES = 1 << 20
+#: A message of this size does not fit any Ethernet frame (jumbo frames end at 9216), so it went in full ones.
+LARGEST_FRAME = 16000
 #: How long nothing may be acknowledged before a transfer counts as stalled rather than slow.
 STALL_S = 1.0
 _MAGIC = b"preflight-link 1 "
@@ -279,7 +281,9 @@ def _send_steps(stream: socket.socket, steps: Tuple[int, ...], end: float) -> Tu
         except (OSError, EOFError) as error:
             return "reset", "while %d bytes were sent: %s" % (size, error), arrived, size
         if slow is not None:
-            return ("slow" if slow else "stalled"), "after %d of %d bytes" % (slow, size), arrived, size
+            # Whoever got this far got frames of full size through: it cannot be their size.
+            status = "slow" if slow or arrived >= LARGEST_FRAME else "stalled"
+            return status, "after %d of %d bytes" % (slow, size), arrived, size
         arrived = size
     return "ok", "", arrived, 0
 

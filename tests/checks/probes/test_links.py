@@ -205,6 +205,23 @@ def test_a_transfer_that_still_moves_is_slow_not_stalled() -> None:
     assert (found.status, found.lost_bytes) == ("slow", 8 << 20)
 
 
+def test_a_stop_behind_full_frames_is_no_matter_of_their_size() -> None:
+    done = threading.Event()
+
+    def tired(stream: socket.socket) -> None:
+        for size in (64, 1200, 1400, 2000, 4000, 8000, 16000):
+            left = 4 + size
+            while left:
+                left -= len(stream.recv(left))
+            stream.sendall(size.to_bytes(4, "big"))
+        done.wait(5)
+
+    with stranger(greeted(tired)) as port:
+        found = dialled(0, fake(port), bulk_s=1.2)
+    done.set()
+    assert (found.status, found.arrived_bytes) == ("slow", 16000)
+
+
 def test_a_reset_during_the_payload_says_so() -> None:
     def reset(stream: socket.socket) -> None:
         stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
