@@ -26,8 +26,8 @@ from preflight.job import (
 from preflight.job.derive import with_derived
 from preflight.siblings import siblings
 from preflight.sources.base import Reading, Source, SourceFile, Tree, WrittenFile
+from preflight.sources.comments import suppressions
 from preflight.sources.redaction import without_secrets
-from preflight.sources.suppressions import suppressions_in
 from preflight.sources.tree import DirectoryTree, OverlayTree
 from preflight.walk import Walked, walk
 
@@ -250,7 +250,7 @@ class _Gathering:
             return ()
         self.files.setdefault(step.path, InputFile(step.path, source.name, file.sha256, file.size_bytes))
         if self._is_inside_its_caller(step, source):
-            self.suppressions.extend(suppressions_in(file.path, file.text))
+            self.suppressions.extend(suppressions(file))
             return ()
         reading = self._asked(source, file, tree, step)
         origin = self.written.get(step.path)

@@ -6,11 +6,12 @@ import re
 
 from preflight.job import WHOLE_JOB, Scope
 from preflight.sources.base import Reading, SourceFile, Tree
+from preflight.sources.comments import suppressions
 from preflight.sources.redaction import secrets_of, without_secrets
-from preflight.sources.suppressions import suppressions_in
 
 _SUFFIXES = (".sh", ".bash", ".sbatch", ".slurm", ".job", ".slrm", ".sub", ".ksh", ".zsh")
 _SHEBANG = re.compile(r"#!\s*\S*(/|\s)(env\s+(-S\s+)?)?(ba|da|z|k)?sh\b")
+_HETEROGENEOUS = re.compile(r"^#SBATCH[ \t]+(hetjob|packjob)\b", re.MULTILINE)
 _HEAD = 4096
 
 
@@ -35,7 +36,8 @@ class ShellSource:
         from preflight.sources.shell import evaluate
 
         script = evaluate(file, tree)
-        header = slurm.from_directives(script.directives)
+        # The parts of a heterogeneous job have counts of their own, which no claim about the whole could state.
+        header = {} if _HETEROGENEOUS.search(file.text) else slurm.from_directives(script.directives)
         stating = Stating("slurm", scope)
         slurm.state(stating, header)
         launches = read_commands(script.commands, header, tree, batch=bool(script.directives))
@@ -44,7 +46,7 @@ class ShellSource:
             launches=launches.launches,
             references=(*script.references, *launches.references),
             notes=(*script.notes, *launches.notes),
-            suppressions=suppressions_in(file.path, file.text, sign="#"),
+            suppressions=suppressions(file),
             written=script.written,
         )
         return without_secrets(reading, secrets_of(script.commands))

@@ -1,34 +1,36 @@
-"""Comments that take a finding out of the verdict: `# preflight: ignore[ID or name, ...] reason`."""
+"""Suppression comments by the sign that begins them: `#` as everywhere, `//` in JSON with comments."""
 
 from __future__ import annotations
 
 import re
 
 from preflight.job import Suppression, span_of
-
-_COMMENT = r"(?P<sign>{sign})\s*preflight:\s*ignore\[(?P<names>[^\]\n]*)\](?P<reason>[^\n]*)"
+from preflight.sources.base import SourceFile
+from preflight.sources.comments import suppressions
 
 
 def suppressions_in(path: str, text: str, *, sign: str = "#") -> tuple[Suppression, ...]:
-    """The suppressions of a file whose comments begin with `sign`.
-
-    Behind something it speaks of its own line, alone on a line of the next line that is no comment.
-    """
+    """The suppressions of a file whose comments begin with `sign`; placed as `comments.suppressions` does."""
     if "preflight:" not in text:
         return ()
-    found = []
-    lines = text.split("\n")
-    for match in re.finditer(_COMMENT.format(sign=re.escape(sign)), text):
-        names = tuple(name.strip() for name in match["names"].split(",") if name.strip())
-        if not names:
-            continue
-        span = span_of(path, text, match.start(), match.end())
-        line = span.line
-        if not lines[line - 1][: span.column - 1].strip():
-            line += 1
-            while line <= len(lines) and (
-                not lines[line - 1].strip() or lines[line - 1].lstrip().startswith(sign)
-            ):
-                line += 1
-        found.append(Suppression(path, line, names, match["reason"].strip(" :-"), span))
-    return tuple(found)
+    if sign == "#":
+        return suppressions(SourceFile(path, text, "", len(text)))
+    # The same length keeps every offset, so the one reader serves all signs.
+    marked = re.sub(re.escape(sign), "#".ljust(len(sign)), text)
+    return tuple(
+        Suppression(
+            found.path,
+            found.line,
+            found.names,
+            found.reason,
+            span_of(path, text, *_offsets(text, found.span.line, found.span.column, found.span.end_column)),
+        )
+        for found in suppressions(SourceFile(path, marked, "", len(text)))
+    )
+
+
+def _offsets(text: str, line: int, column: int, end_column: int) -> tuple[int, int]:
+    start = 0
+    for _ in range(line - 1):
+        start = text.index("\n", start) + 1
+    return start + column - 1, start + end_column - 1

@@ -151,9 +151,7 @@ class Asked:
 
 
 def from_directives(found: Sequence[Directive]) -> dict[str, Asked]:
-    """The options of an `#SBATCH` header; the last of several counts. Those of a heterogeneous job give none."""
-    if any(directive.option.lstrip("-") in ("hetjob", "packjob") for directive in found):
-        return {}
+    """The options of an `#SBATCH` header; the last of several counts."""
     asked: dict[str, Asked] = {}
     for directive in found:
         dest = _DESTS.get(directive.option) or _DESTS.get("--" + directive.option.lstrip("-"))

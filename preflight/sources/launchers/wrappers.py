@@ -232,13 +232,19 @@ def environment_of(command: Command, wrappers: Sequence[Wrapper]) -> dict[str, V
     return seen
 
 
+def _begins_arguments(word: Word) -> bool:
+    """Whether this may stand behind a launcher: an option, a script, or something unknown."""
+    text = text_of(word)
+    return text is None or text.startswith("-") or text.endswith(".py")
+
+
 def find_launcher(words: Sequence[Word], is_launcher: Callable[[str], bool]) -> int | None:
     """Where a launcher stands behind a prefix nobody knows (`$PREFIX torchrun ...`, `./wrap.sh torchrun ...`)."""
-    if not words or only_talks(program_name(words)):
+    if not words or only_talks(program_name(words)) or program_name(words) in KINDS:
         return None
     for index in range(1, len(words)):
         name = posixpath.basename(text_of(words[index]) or "")
-        if is_launcher(name) and index + 1 < len(words):
+        if is_launcher(name) and index + 1 < len(words) and _begins_arguments(words[index + 1]):
             return index
         if (text_of(words[index]) or "").endswith(".py") and index + 1 < len(words):
             return None

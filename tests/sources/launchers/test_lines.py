@@ -1,0 +1,182 @@
+"""Which commands are launches, and what stands around them."""
+
+from __future__ import annotations
+
+import pytest
+
+from preflight.job import Known, Relation, Strength
+from tests.sources.launchers.reading_lines import only, read, values, why
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "python setup.py install",
+        "python -c 'import torch.distributed'",
+        "python -m venv venv",
+        "python preprocess.py --input x",
+        "pip install torchrun deepspeed",
+        "echo torchrun --nnodes=2 train.py",
+        "which torchrun",
+        "pkill -f torchrun",
+        "ps aux | grep torchrun",
+        "srun hostname",
+        "srun -n1 python preprocess.py",
+        "export MASTER_ADDR=n1 MASTER_PORT=1\npython make_index.py",
+        "torchrun --help",
+        "cat <<EOF\ntorchrun --nnodes=2 t.py\nEOF",
+        "# torchrun --nnodes=2 t.py",
+        "docker build -t torchrun .",
+        "ssh node1",
+    ],
+)
+def test_no_launch(line: str) -> None:
+    assert read(line).launches == ()
+
+
+@pytest.mark.parametrize(
+    ("line", "wrappers"),
+    [
+        ("srun --mpi=pmix -K1 -u -l --cpu-bind=none torchrun {}", ("srun",)),
+        ("env A=b -u C torchrun {}", ()),
+        ("nohup time torchrun {} &", ("time",)),
+        ("timeout -k 5 10m numactl --cpunodebind=0 --membind=0 torchrun {}", ("timeout", "numactl")),
+        ("exec torchrun {}", ("exec",)),
+        ("A=b torchrun {}", ()),
+        ("nsys profile -o out --trace=cuda,nvtx -f true torchrun {}", ("nsys",)),
+        ("conda run -n env --no-capture-output torchrun {}", ("conda",)),
+        ("singularity exec --nv -B /a:/b img.sif torchrun {}", ("apptainer",)),
+        ("apptainer --quiet exec img.sif bash -c 'torchrun {}'", ("apptainer",)),
+        ("docker run --rm --gpus all -v /a:/b --shm-size=8g img:1 torchrun {}", ("docker",)),
+        ("ssh -p 22 user@n1 'cd /w && torchrun {}'", ("ssh",)),
+        ("srun bash -c 'torchrun {}'", ("srun",)),
+        ("uv run --frozen torchrun {}", ("uv",)),
+        ("$PREFIX torchrun {}", ()),
+        ("./with_env.sh torchrun {}", ()),
+        ("/opt/env/bin/torchrun {}", ()),
+        ("python -u /opt/env/bin/torchrun {}", ()),
+        ("taskset -c 0-7 torchrun {}", ("taskset",)),
+        ("mpirun -np 2 --bind-to none -mca btl ^openib -x A=b torchrun {}", ("mpirun",)),
+    ],
+)
+def test_wrappers_come_off(line: str, wrappers: tuple[str, ...]) -> None:
+    reading = read(line.format("--nnodes=3 --nproc_per_node=2 t.py --lr 1"))
+    assert len(reading.launches) == 1
+    assert reading.launches[0].wrappers == wrappers
+    assert reading.launches[0].arguments == ("--lr", "1")
+    assert [c.value for c in reading.claims if c.source == "torchrun" and c.quantity == "nodes"] == [Known(3)]
+
+
+def test_two_launches_on_one_line_have_two_ids() -> None:
+    reading = read("torchrun --nnodes=1 a.py; torchrun --nnodes=1 b.py")
+    assert [launch.id for launch in reading.launches] == ["run.sh:1", "run.sh:1#2"]
+
+
+def test_python_under_srun_is_a_launch_and_its_tasks_are_ranks() -> None:
+    reading = read("srun -n 16 python -u train.py --data-path /data/x")
+    launch = reading.launches[0]
+    assert (launch.launcher, launch.program, launch.wrappers) == ("srun", "train.py", ("srun",))
+    assert only(reading, "data_path").value == Known("/data/x")
+    assert only(reading, "interpreter").value == Known("python")
+
+
+def test_exported_ranks_make_python_a_launch() -> None:
+    reading = read("export MASTER_ADDR=n1 MASTER_PORT=29500\nWORLD_SIZE=4 RANK=$R python train.py")
+    found = {c.quantity: c for c in reading.claims if c.source == "environment" and c.quantity[:4] != "env."}
+    assert found["master_addr"].value == Known("n1")
+    assert found["master_addr"].strength is Strength.ENVIRONMENT
+    assert found["master_addr"].span.line == 1
+    assert found["world_size"].relation is Relation.REQUIRES
+    assert "R" in why(found["rank"])
+
+
+def test_unexported_variables_are_not_seen() -> None:
+    reading = read("NCCL_DEBUG=INFO\nexport NCCL_IB_DISABLE=1\nGLOO_X=1 torchrun t.py")
+    assert set(values(reading, environment=True)) == {"env.NCCL_IB_DISABLE", "env.GLOO_X"}
+
+
+def test_env_adds_and_containers_keep_back() -> None:
+    assert values(read("env NCCL_DEBUG=INFO torchrun t.py"), environment=True) == {"env.NCCL_DEBUG": "INFO"}
+    kept = read("export NCCL_DEBUG=INFO A=1\ndocker run -e NCCL_DEBUG -e B=2 img torchrun t.py")
+    assert values(kept, environment=True) == {"env.NCCL_DEBUG": "INFO", "env.B": "2"}
+
+
+def test_mpi_counts() -> None:
+    found = values(read("mpirun -np 8 -H a:4,b:4 -x NCCL_DEBUG=INFO python train.py"), source="mpirun")
+    assert (found["tasks"], found["tasks_per_node"], found["hosts"], found["nodes"]) == (8, 4, ("a", "b"), 2)
+    assert values(read("mpirun -n 8 -ppn 4 python t.py"), source="mpirun")["tasks_per_node"] == 4
+    reading = read("horovodrun -np 4 -hostfile hf python t.py")
+    assert reading.launches[0].launcher == "horovodrun"
+    assert ("hf", "hostfile") in {(r.target, r.role) for r in reading.references}
+
+
+def test_the_context_of_the_ranks() -> None:
+    script = "module load cuda\nsource venv/bin/activate\nsrun --container-image=nvcr.io#a:1 torchrun t.py"
+    reading = read(script)
+    assert only(reading, "container").value == Known("pyxis nvcr.io#a:1")
+    assert only(reading, "interpreter").value == Known("venv/bin/python")
+    assert [c.spelling for c in reading.claims if c.quantity == "prelude"] == [
+        "module load cuda",
+        "source venv/bin/activate",
+    ]
+    assert only(read("/opt/e/bin/torchrun t.py"), "interpreter").value == Known("/opt/e/bin/python")
+
+
+def test_programs_are_found_where_the_line_runs() -> None:
+    assert read("cd sub\ntorchrun t.py", sub__t_dot_py="").launches[0].program == "sub/t.py"
+    assert (
+        read("torchrun tools/t.py", path="scripts/run.sh", tools__t_dot_py="").launches[0].program
+        == "tools/t.py"
+    )
+
+
+def test_secrets_are_named_and_never_shown() -> None:
+    secret = "s3cr3t-value-1"
+    reading = read(
+        f'export WANDB_API_KEY={secret}\nexport AUTH_HEADER="Bearer $WANDB_API_KEY"\n'
+        f"HF_TOKEN={secret} torchrun --nnodes=2 t.py --wandb_key {secret} --x $WANDB_API_KEY"
+        f' --url https://me:{secret}@host/x --header "Bearer {secret}" # {secret}'
+    )
+    assert why(only(reading, "env.WANDB_API_KEY")) == "redacted"
+    assert only(reading, "env.HF_TOKEN").spelling == "HF_TOKEN=****"
+    assert secret not in repr(reading)
+
+
+def test_a_comment_suppresses_its_line_or_the_next() -> None:
+    reading = read(
+        "# preflight: ignore[WLD001] on purpose\n\ntorchrun t.py\ntorchrun u.py # preflight: ignore[a-name, B1]"
+    )
+    assert [(s.line, s.names, s.reason) for s in reading.suppressions] == [
+        (3, ("WLD001",), "on purpose"),
+        (4, ("a-name", "B1"), ""),
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "\x00",
+        "torchrun",
+        "torchrun --nnodes",
+        "srun",
+        "srun -N",
+        "env",
+        "python",
+        "python -m",
+        "mpirun -np",
+        "timeout",
+        "docker run",
+        "ssh",
+        "torchrun --nnodes= t.py",
+        "deepspeed --include ''",
+        "torchrun --nnodes=a:b:c t.py",
+        "srun -N x-y torchrun t.py",
+        "torchrun --rdzv_endpoint=: t.py",
+        "fleetrun --servers= --workers= t.py",
+        "mpirun -H a:x,b python t.py",
+        "#SBATCH -N\n#SBATCH --time=a:b:c:d:e",
+    ],
+)
+def test_nonsense_is_no_crash(text: str) -> None:
+    read(text.replace("\x00", "�"))

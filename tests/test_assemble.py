@@ -1,0 +1,227 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from preflight.assemble import assemble
+from preflight.job import Job, Known, NoteKind, Scope, Strength, Unresolved
+from preflight.sources.base import Reading, Source, SourceFile, Tree
+from preflight.sources.deepspeed_json import DeepSpeedSource
+from preflight.sources.hostfile import HostfileSource
+from preflight.sources.python.source import PythonSource
+from preflight.sources.shell_source import ShellSource
+
+SOURCES: tuple[Source, ...] = (ShellSource(), DeepSpeedSource(), HostfileSource(), PythonSource())
+TRAIN = "import torch.distributed as dist\ndist.init_process_group('nccl')\n"
+DS = '{"train_batch_size": 16, "train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 2}}\n'
+
+
+def build(root: Path, files: dict[str, str], *paths: str) -> tuple[Job, ...]:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return assemble(root, [root / path for path in paths or (".",)], sources=SOURCES)
+
+
+def names(job: Job) -> list[str]:
+    return [file.path for file in job.files]
+
+
+def test_references_are_followed_into_one_job(tmp_path: Path) -> None:
+    files = {
+        "job.sbatch": "#!/bin/bash\n#SBATCH -N 2\nsource env.sh\nsrun bash run.sh\n",
+        "env.sh": "export NCCL_DEBUG=INFO\n",
+        "run.sh": "torchrun --nnodes=2 --nproc_per_node=4 train.py --deepspeed_config ds.json\n",
+        "train.py": TRAIN,
+        "ds.json": DS,
+        "README.md": "torchrun --nnodes=9 x.py\n",
+    }
+    (job,) = build(tmp_path, files)
+    assert job.name == "job.sbatch"
+    assert sorted(names(job)) == ["ds.json", "env.sh", "job.sbatch", "run.sh", "train.py"]
+    (launch,) = job.launches
+    assert (launch.id, launch.wrappers) == ("run.sh:1", ("srun",))
+    # What a launch's files say holds for that launch.
+    assert job.about("train_batch_size")[0].scope == Scope(launch="run.sh:1")
+    assert job.value("env.NCCL_DEBUG", launch.scope) == Known("INFO")
+    assert not job.probable
+
+
+def test_world_size_follows_and_says_from_what(tmp_path: Path) -> None:
+    (job,) = build(
+        tmp_path, {"run.sh": "torchrun --nnodes=2 --nproc_per_node=4 t.py --tensor-model-parallel-size 2\n"}
+    )
+    scope = job.launches[0].scope
+    assert job.value("world_size", scope) == Known(8)
+    assert job.value("data_parallel_size", scope) == Known(4)
+    (world,) = job.setting("world_size", scope)
+    assert [c.quantity for c in world.because] == ["nodes", "processes_per_node"]
+
+
+def test_tasks_are_ranks_where_srun_starts_them(tmp_path: Path) -> None:
+    header = "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=8\n"
+    (job,) = build(tmp_path, {"j.sbatch": header + "srun python train.py\n"})
+    assert job.value("world_size", job.launches[0].scope) == Known(16)
+    assert job.value("processes_per_node", job.launches[0].scope) == Known(8)
+    (job,) = build(tmp_path, {"j.sbatch": header + "srun -n 4 python train.py\n"})
+    assert job.value("world_size", job.launches[0].scope) == Known(4)
+    (job,) = build(tmp_path, {"j.sbatch": header + "mpirun -np 4 python train.py\n"})
+    assert job.value("world_size", job.launches[0].scope) == Known(4)
+
+
+def test_a_flag_overrides_what_the_hostfile_comes_to(tmp_path: Path) -> None:
+    files = {
+        "hostfile": "n1 slots=8\nn2 slots=8\n",
+        "run.sh": "deepspeed --hostfile hostfile --num_gpus 4 t.py\n",
+    }
+    (job,) = build(tmp_path, files)
+    assert job.value("world_size", job.launches[0].scope) == Known(8)
+    files["run.sh"] = "deepspeed --hostfile hostfile t.py\n"
+    (job,) = build(tmp_path, files)
+    assert job.value("world_size", job.launches[0].scope) == Known(16)
+
+
+def test_two_launches_read_their_configuration_each_in_its_scope(tmp_path: Path) -> None:
+    script = "deepspeed a.py --deepspeed_config a.json\ndeepspeed b.py --deepspeed_config b.json\n"
+    (job,) = build(tmp_path, {"run.sh": script, "a.json": DS, "b.json": DS.replace("16", "32")})
+    assert [job.value("train_batch_size", launch.scope) for launch in job.launches] == [Known(16), Known(32)]
+
+
+def test_entry_scripts_of_a_folder_are_jobs_of_their_own(tmp_path: Path) -> None:
+    files = {
+        "a.sh": "torchrun --nnodes=2 train.py\n",
+        "b.sh": "torchrun --nnodes=4 train.py\n",
+        "train.py": TRAIN,
+        "install.sh": "pip install torch\n",
+        "lone/ds_config.json": DS,
+        "node_modules/x/run.sh": "torchrun --nnodes=2 x.py\n",
+        ".git/hooks/run.sh": "torchrun --nnodes=2 x.py\n",
+    }
+    jobs = build(tmp_path, files)
+    assert [job.name for job in jobs] == ["a.sh", "b.sh", "lone/ds_config.json"]
+    # A file may belong to several jobs.
+    assert names(jobs[0]) == ["a.sh", "train.py"] and names(jobs[1]) == ["b.sh", "train.py"]
+
+
+NODE = "torchrun --nnodes=2 --node_rank={} --master_addr=n1 --master_port={} train.py\n"
+
+
+def test_scripts_for_each_node_form_a_probable_job(tmp_path: Path) -> None:
+    (job,) = build(tmp_path, {"node0.sh": NODE.format(0, 1), "node1.sh": NODE.format(1, 2)})
+    assert job.probable
+    assert job.name == "node0.sh + node1.sh"
+    assert [job.value("master_port", launch.scope) for launch in job.launches] == [Known(1), Known(2)]
+
+
+def test_scripts_for_each_role_form_a_probable_job(tmp_path: Path) -> None:
+    start = "export PADDLE_PSERVERS_IP_PORT_LIST=10.0.0.1:1 PADDLE_TRAINERS_NUM=1\n"
+    server = start + "TRAINING_ROLE=PSERVER POD_IP=10.0.0.1 PADDLE_PORT=1 python a.py\n"
+    worker = start + "TRAINING_ROLE=TRAINER PADDLE_TRAINER_ID=0 python b.py\n"
+    (job,) = build(tmp_path, {"server.sh": server, "start_worker.sh": worker})
+    assert job.probable and len(job.launches) == 2
+
+
+def test_scripts_named_together_are_one_certain_job(tmp_path: Path) -> None:
+    (job,) = build(
+        tmp_path, {"node0.sh": NODE.format(0, 1), "node1.sh": NODE.format(1, 1)}, "node0.sh", "node1.sh"
+    )
+    assert not job.probable and len(job.launches) == 2
+
+
+@pytest.mark.parametrize(
+    "other", [NODE.format(0, 1), "torchrun --nnodes=2 train.py\n", NODE.format(1, 9).replace("train", "x")]
+)
+def test_other_scripts_of_a_folder_are_no_siblings(tmp_path: Path, other: str) -> None:
+    jobs = build(tmp_path, {"node0.sh": NODE.format(0, 1), "node1.sh": other})
+    assert len(jobs) == 2 and not any(job.probable for job in jobs)
+
+
+def test_several_batch_scripts_are_several_submissions(tmp_path: Path) -> None:
+    files = {f"{n}.sbatch": f"#!/bin/bash\n#SBATCH -N {n}\nsrun torchrun --nnodes={n} t.py\n" for n in (1, 2)}
+    jobs = build(tmp_path, files, "1.sbatch", "2.sbatch")
+    assert [job.value("nodes") for job in jobs] == [Known(1), Known(2)]
+
+
+def test_what_a_script_submits_is_a_job_of_its_own(tmp_path: Path) -> None:
+    files = {
+        "submit.sh": "sbatch job.sbatch\n",
+        "job.sbatch": "#!/bin/bash\n#SBATCH -N 2\nsrun torchrun --nnodes=2 t.py\n",
+    }
+    assert "job.sbatch" in [job.name for job in build(tmp_path, files, "submit.sh")]
+    assert [job.name for job in build(tmp_path, files) if job.launches] == ["job.sbatch"]
+
+
+def test_a_missing_configuration_is_noted_where_it_is_named(tmp_path: Path) -> None:
+    (job,) = build(
+        tmp_path,
+        {"run.sh": "set -e\ndeepspeed --hostfile hf t.py --deepspeed_config ds.json --data-path /d/x\n"},
+    )
+    missing = {note.message.split("`")[1]: note for note in job.notes if note.kind is NoteKind.MISSING}
+    assert set(missing) == {"hf", "t.py", "ds.json"}
+    assert missing["ds.json"].span.line == 2
+    assert not any(note.required for note in job.notes)
+
+
+def test_a_file_that_the_script_writes_itself_is_read_there(tmp_path: Path) -> None:
+    script = "cat > ds.json <<EOF\n" + DS + "EOF\ndeepspeed t.py --deepspeed_config ds.json\n"
+    (job,) = build(tmp_path, {"run.sh": script})
+    (batch,) = job.about("train_batch_size")
+    assert (batch.value, batch.span.path, batch.span.line) == (Known(16), "run.sh", 2)
+
+
+def test_unreadable_input_that_was_named_is_required(tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_bytes(b"torchrun\x00")
+    (job,) = build(tmp_path, {}, "run.sh")
+    assert [(note.kind, note.required) for note in job.notes] == [(NoteKind.MALFORMED, True)]
+    os.symlink("loop.sh", tmp_path / "loop.sh")
+    (job,) = build(tmp_path, {}, "loop.sh")
+    assert job.notes[0].required
+
+
+class _Crashing:
+    name = "crashing"
+
+    def recognises(self, file: SourceFile) -> bool:
+        if file.path == "b.sh":
+            raise ValueError("cannot look")
+        return True
+
+    def read(self, file: SourceFile, tree: Tree, *, scope: Scope = Scope(), role: str = "") -> Reading:  # noqa: B008
+        raise RuntimeError("oh no")
+
+
+def test_a_crashing_reader_is_a_note(tmp_path: Path) -> None:
+    for name in ("a.sh", "b.sh"):
+        (tmp_path / name).write_text("torchrun --nnodes=2 t.py\n")
+    (job,) = assemble(tmp_path, [tmp_path / "a.sh"], sources=(_Crashing(), *SOURCES))
+    assert [(n.kind, n.required, "oh no" in n.message) for n in job.notes] == [(NoteKind.CRASHED, True, True)]
+    (job,) = assemble(tmp_path, [tmp_path / "b.sh"], sources=(_Crashing(), *SOURCES))
+    assert len(job.launches) == 1
+
+
+def test_scripts_that_run_each_other_end(tmp_path: Path) -> None:
+    (job,) = build(
+        tmp_path, {"a.sh": "bash b.sh\ntorchrun a.py\n", "b.sh": "bash a.sh\ntorchrun b.py\n"}, "a.sh"
+    )
+    assert job.launches
+
+
+def test_the_same_files_give_the_same_jobs(tmp_path: Path) -> None:
+    files = {f"{c}.sh": f"torchrun --nnodes=2 {c}.py\n" for c in "cab"} | {f"{c}.py": TRAIN for c in "cab"}
+    assert build(tmp_path, files) == build(tmp_path, files)
+
+
+def test_nothing_stands_outside_the_vocabulary(tmp_path: Path) -> None:
+    from preflight.job.quantities import QUANTITIES, is_known
+
+    root = Path(__file__).parent.parent / "examples"
+    claims = [claim for job in assemble(root, [root], sources=SOURCES) for claim in job.claims]
+    assert claims
+    for claim in claims:
+        assert is_known(claim.quantity), claim.quantity
+        kind = QUANTITIES[claim.quantity].kind if claim.quantity in QUANTITIES else str
+        assert all(type(item) is kind for item in claim.alternatives), claim
+        assert isinstance(claim.strength, Strength) and claim.span.line >= 1
+        assert claim.alternatives or isinstance(claim.value, Unresolved)
