@@ -7,8 +7,11 @@ verdict is the expected one.
 
 from __future__ import annotations
 
+import shutil
+import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -16,10 +19,11 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 sys.path.insert(0, str(ROOT))
 
+import psutil  # noqa: E402
+
 from tests.cluster import Cluster, faults, needs  # noqa: E402
 
-GOOD = HERE / "torchrun-two-nodes" / "good"
-BROKEN = HERE / "torchrun-two-nodes" / "broken"
+JOBS = HERE / "torchrun-two-nodes"
 #: A run of the demo that takes longer than this is stuck.
 DEADLINE_S = 300.0
 
@@ -28,12 +32,13 @@ Run = Callable[[Sequence[str]], int]
 
 def main() -> int:
     """Run all scenes; the number of unexpected verdicts is not the exit code, only whether there were any."""
-    reasons = needs()
+    reasons = ["--local was given"] if "--local" in sys.argv[1:] else needs()
     if reasons:
-        print("The nodes of this demo are local processes, because virtual nodes are not possible here:")
+        print("The nodes of this demo are two local processes; virtual nodes were not used because:")
         for reason in reasons:
             print(f"  - {reason}")
-        return _scenes(_here, ["--on", "local"], None)
+        with tempfile.TemporaryDirectory(prefix="preflight-demo-") as folder:
+            return _scenes(_here, ["--on", "local"], None, _for_this_machine(Path(folder)))
     print("The nodes of this demo are virtual: network namespaces with their own sshd, node1 and node2.")
     with Cluster(2) as cluster:
 
@@ -41,22 +46,44 @@ def main() -> int:
             process = cluster.head.popen(list(arguments), cwd=str(ROOT), stdin=None, stdout=None, stderr=None)
             return process.wait(timeout=DEADLINE_S)
 
-        return _scenes(in_head, ["--hosts", "node1,node2"], cluster)
+        return _scenes(in_head, ["--hosts", "node1,node2"], cluster, JOBS)
 
 
-def _scenes(run: Run, where: Sequence[str], cluster: Cluster | None) -> int:
+def _for_this_machine(folder: Path) -> Path:
+    """The same jobs in `folder`, with this machine's own address and interface in the place of the nodes'."""
+    interface, address = _own_address()
+    for job in ("good", "broken"):
+        shutil.copytree(JOBS / job, folder / job)
+        script = folder / job / "run.sh"
+        script.write_text(script.read_text().replace("=node1", f"={address}").replace("=eth0", f"={interface}"))
+    return folder
+
+
+def _own_address() -> tuple[str, str]:
+    """An interface of this machine that is up, and its IPv4 address; loopback only where there is no other."""
+    up = psutil.net_if_stats()
+    found = [
+        (name, entry.address)
+        for name, entries in psutil.net_if_addrs().items()
+        for entry in entries
+        if entry.family == socket.AF_INET and name in up and up[name].isup
+    ]
+    return min(found, key=lambda pair: pair[1].startswith("127."), default=("lo", "127.0.0.1"))
+
+
+def _scenes(run: Run, where: Sequence[str], cluster: Cluster | None, jobs: Path) -> int:
     check = [sys.executable, "-m", "preflight", "check"]
     told = ["--trust-job", "--python", sys.executable, *where]
     unexpected = 0
     unexpected += _scene(
         "A good job: two nodes, torchrun, a short real training run",
-        [*check, str(GOOD / "run.sh"), *told],
+        [*check, str(jobs / "good" / "run.sh"), *told],
         run,
         expected=0,
     )
     unexpected += _scene(
         "The same job with faults in its files",
-        [*check, str(BROKEN / "run.sh"), *told],
+        [*check, str(jobs / "broken" / "run.sh"), *told],
         run,
         expected=1,
     )
@@ -64,7 +91,7 @@ def _scenes(run: Run, where: Sequence[str], cluster: Cluster | None) -> int:
         with faults.drop_port(cluster.node("node1"), 29500):
             unexpected += _scene(
                 "The good job again, while a firewall on node1 drops the master port",
-                [*check, str(GOOD / "run.sh"), *told],
+                [*check, str(jobs / "good" / "run.sh"), *told],
                 run,
                 expected=1,
             )
