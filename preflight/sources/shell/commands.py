@@ -50,7 +50,7 @@ def run_command(
             prefixes.append(child)
         elif field == "redirect" or child.type.endswith("_redirect"):
             own.append(child)
-        elif field in ("name", "argument") and child.is_named:
+        elif field in ("name", "argument") and (child.is_named or child.type != "$"):
             written.append(child)
     for redirect in own:
         if redirect.type == "heredoc_redirect":
@@ -287,12 +287,13 @@ def _set(call: Call) -> Result:
             call.state.positional = Positional(tuple(rest[index + 1 :]), call.state.positional.owner)
             break
         if word is None or not word.startswith(("-", "+")):
-            if index == 0 or rest[index - 1].known not in ("-o", "+o"):
+            before = (rest[index - 1].known or "") if index else ""
+            if not (before.startswith(("-", "+")) and before.endswith("o")):
                 call.state.positional = Positional(tuple(rest[index:]), call.state.positional.owner)
                 break
             if word == "allexport":
-                call.state.export_all = rest[index - 1].known == "-o"
-        elif "a" in word and "o" not in word:
+                call.state.export_all = before.startswith("-")
+        elif "a" in word:
             call.state.export_all = word.startswith("-")
     return Flow.NEXT, True
 

@@ -291,7 +291,7 @@ def _case(machine: Machine, state: State, document: Document, node: Node) -> Res
         if item.type != "case_item" or decided:
             continue
         patterns = item.children_by_field_name("value")
-        machine.step(10 * len(patterns))
+        machine.step(40 * len(patterns))
         verdicts = [
             conditions.case_matches(
                 subject,

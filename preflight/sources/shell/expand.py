@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from preflight.sources.shell.document import Document, Hole, Lit, Piece, Place, Text
@@ -106,9 +106,7 @@ def word_parts(
         return _quoted(literal(_ANSI.sub(_ansi, body[2:-1]), document.at(node), body[2:-1]))
     if kind in EXPANSIONS:
         return expansion_parts(machine, state, document, node, quoted=quoted)
-    if kind == "concatenation" or (
-        node.child_count and any(child.type in _NESTED for child in node.children)
-    ):
+    if node.child_count:
         return between(machine, state, document, node.children, start, end, quoted=quoted)
     return _literal(document, start, end, quoted=quoted)
 
@@ -131,28 +129,8 @@ def between(
     """
     parts: list[Part] = []
     at = start
-    for child in children:
+    for child in _nested(children):
         if child.end_byte <= at or child.start_byte >= end:
-            continue
-        if child.type not in _NESTED:
-            if (
-                child.child_count
-                and not child.is_error
-                and any(inner.type in _NESTED for inner in child.children)
-            ):
-                begin = max(child.start_byte, at)
-                parts += _literal(document, at, begin, quoted=quoted, escapes=escapes)
-                parts += between(
-                    machine,
-                    state,
-                    document,
-                    child.children,
-                    begin,
-                    child.end_byte,
-                    quoted=quoted,
-                    escapes=escapes,
-                )
-                at = child.end_byte
             continue
         begin = document.start_of(child)
         parts += _literal(document, at, max(at, begin), quoted=quoted, escapes=escapes)
@@ -160,6 +138,17 @@ def between(
         at = child.end_byte
     parts += _literal(document, at, end, quoted=quoted, escapes=escapes)
     return parts
+
+
+def _nested(nodes: Iterable[Node]) -> Iterator[Node]:
+    """The outermost expansions and quotes among and below `nodes`, in order."""
+    waiting = list(nodes)[::-1]
+    while waiting:
+        node = waiting.pop()
+        if node.type in _NESTED:
+            yield node
+        elif node.child_count:
+            waiting.extend(reversed(node.children))
 
 
 def _string(machine: Machine, state: State, document: Document, node: Node) -> list[Part]:

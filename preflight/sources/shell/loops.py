@@ -103,10 +103,10 @@ def _holds(
     if node.type == "c_style_for_statement":
         if not conditions:
             return None
-        result = arithmetic.evaluate_text(
-            machine, state, document.of(conditions[-1]), document.at(conditions[-1])
-        )
-        plain = known(result)
+        last = conditions[-1]
+        parts = expand.word_parts(machine, state, document, last, quoted=True)
+        inner = tuple(part.piece for part in parts if part.piece is not None)
+        plain = known(arithmetic.of_text(machine, state, inner, document.at(last), document.of(last)))
         return None if plain is None else plain != "0"
     if _is_endless(document, conditions):
         return None

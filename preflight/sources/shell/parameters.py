@@ -179,9 +179,9 @@ def _element(machine: Machine, state: State, use: _Use, slot: Slot) -> Text:
         return ()
     if number is None:
         why = f"element [{use.index}] of ${use.name}: {reasons(position)}"
-        if items and all(item.many and reasons(item.text) == ALLOCATED_HOSTS for item in items):
-            if any(symbol.value in why for symbol in (Symbol.NODE_RANK, Symbol.PROCESS_RANK)):
-                return hole(Symbol.THIS_HOST.value, use.place, use.spelling)
+        hosts = bool(items) and all(item.many and reasons(item.text) == ALLOCATED_HOSTS for item in items)
+        if hosts and any(symbol.value in why for symbol in (Symbol.NODE_RANK, Symbol.PROCESS_RANK)):
+            return hole(Symbol.THIS_HOST.value, use.place, use.spelling)
         return hole(why, use.place, use.spelling)
     at = int(number)
     if at < 0:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 LONGEST_PATTERN = 200
 LONGEST_SUBJECT = 4_000
 #: Pattern length times subject length that is still matched; paths and flags stay far below.
-MOST_WORK = 40_000
+MOST_WORK = 10_000
 #: With a star in it, replacing looks at every start and every end: quadratic, so only in shorter subjects.
 LONGEST_REPLACED = 120
 _MOST_REPLACED = 1_000

@@ -180,3 +180,30 @@ def test_script_arguments() -> None:
     tree = MemoryTree({})
     found = evaluate(SourceFile("run.sh", text, "", len(text)), tree, arguments=words).commands[-1]
     assert found.words[1].value == Known("4")
+
+
+def test_option_letters_are_no_arguments() -> None:
+    text = "set -euo pipefail\nset -o allexport\nA=1\nset +o allexport\ncmd $1"
+    found = script(text).commands[-1]
+    assert isinstance(found.words[1].value, Unresolved)
+    assert set(found.environment) == {"A"}
+    assert lines("set -- a b\ncmd $2 $#")[-1] == ["cmd", "b", "2"]
+
+
+def test_parameter_server_loop() -> None:
+    text = (
+        "PORTS=(6170 6171)\nEPS=127.0.0.1:6170,127.0.0.1:6171\nexport PADDLE_PSERVERS_IP_PORT_LIST=$EPS\n"
+        "for ((i=0;i<${#PORTS[@]};i++)); do\n"
+        "  TRAINING_ROLE=PSERVER PADDLE_PORT=${PORTS[$i]} python train.py &> log.$i &\ndone\n"
+        "for i in 0 1; do PADDLE_TRAINER_ID=$i TRAINING_ROLE=TRAINER python train.py & done; wait\n"
+    )
+    found = [command for command in script(text).commands if command.words[0].value == Known("python")]
+    seen = [
+        tuple(command.environment[name].value for name in ("TRAINING_ROLE", "PADDLE_PSERVERS_IP_PORT_LIST"))
+        for command in found
+    ]
+    endpoints = Known("127.0.0.1:6170,127.0.0.1:6171")
+    assert seen == [(Known("PSERVER"), endpoints)] * 2 + [(Known("TRAINER"), endpoints)] * 2
+    assert [c.environment["PADDLE_PORT"].value for c in found[:2]] == [Known("6170"), Known("6171")]
+    assert [c.environment["PADDLE_TRAINER_ID"].value for c in found[2:]] == [Known("0"), Known("1")]
+    assert found[0].environment["PADDLE_PORT"].span.line == 5

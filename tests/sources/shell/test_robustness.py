@@ -24,8 +24,10 @@ _FRAGMENTS = st.sampled_from(
         "${", "}", "${A[@]}", "${A:-", "${A%", "A=(", "A+=", "$((", "))", "[[", "]]", "((", "case $x in", "esac",
         ";;", "f() {", "<<EOF\n", "EOF\n", "bash -c", "eval", "source run.sh", "export A=", "local", "|", "&&", "||",
         "&", ";", "#SBATCH -N 4\n", "{{ x }}", "\x00", "\r\n", "é", "a", "4", " ", "\t", "${!A}", "${#A[@]}", "{1..3}",
-        "scontrol show hostnames | head -1", "let x=", "declare -A M", "unset", "shift", "set -a", "cd ..", "$@", "${A[",
-        "srun", "ssh h", "wc -l < run.sh", "\ue000", "=", "[", "]", "!", "%", "/", "*", "?", ":",
+        "scontrol show hostnames | head -1", "let x=", "declare -A M", "unset", "shift", "set -a",
+        "cd ..", "$@", "${A[",
+        "srun", "ssh h",
+        "wc -l < run.sh", "\ue000", "=", "[", "]", "!", "%", "/", "*", "?", ":",
     ]
 )  # fmt: skip
 
@@ -73,6 +75,8 @@ def test_any_text(text: str) -> None:
         "cmd $((" + "1+" * 3000 + "1))",
         "[[ " + "( " * 500 + "a" + " )" * 500 + " ]] && cmd",
         "[ " + "a -a " * 1000 + "a ] && cmd",
+        "X=" + "a" * 3000 + "; case $X in " + "*a*a*a*a*b) A=1;; " * 2000 + "esac",
+        "A=(" + "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa " * 2000 + "); cmd ${A[@]//*a*a*a*b/x}",
         "X=" + "a" * 3000 + "; cmd ${X%%*a*a*a*a*b} ${X//*a*a*a*b/}",
         "".join(f"if [ $A{n} ]; then X=$X{n}; fi;" for n in range(400)) + "cmd $X",
         "case $X in " + "a) A=1;; " * 3000 + "esac",
