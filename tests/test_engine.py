@@ -1,0 +1,258 @@
+"""Judging: what crashes stays alone, what is wanted runs, one fault is one finding, and order is always the same."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from preflight.engine import fold, outcomes_of, selected
+from preflight.job import Job, Known, Unresolved
+from preflight.judgement import Rule, Verdict, failed, passed, unknown
+from preflight.outcome import Confidence, Finding, Severity, Status, VerdictKind
+from preflight.recording import Configuration, Facts, Fleet
+from preflight.report import ExitCode
+from tests.building import a_check, a_recording, a_rule, claim, job, judged, reached, seen, span
+
+
+def finds_nothing(subject: Job) -> Iterator[Verdict]:
+    yield passed(subject.name)
+
+
+def finds_a_fault(subject: Job) -> Iterator[Verdict]:
+    yield failed(subject.name, "3 was seen, 4 was expected", at=span(), remedy="Say 4.")
+
+
+def crashes_half_way(subject: Job) -> Iterator[Verdict]:
+    yield passed("the first launch")
+    raise RuntimeError("a bug in this rule")
+
+
+# --- isolation ---
+
+
+def test_a_rule_that_crashes_is_unknown_and_leaves_the_others_alone() -> None:
+    rules = [a_rule(crashes_half_way, "TST001"), a_rule(finds_nothing, "TST002")]
+    report = judged(a_recording(job()), rules)
+    first, crashed, other = report.outcomes
+    assert (first.status, crashed.status, other.status) == (Status.PASS, Status.UNKNOWN, Status.PASS)
+    assert crashed.required
+    assert "TST001 fault-tst001 crashed" in crashed.reason
+    assert "a bug in this rule" in crashed.reason
+    assert (report.verdict, report.exit_code) == (VerdictKind.INCOMPLETE, ExitCode.INCOMPLETE)
+
+
+@pytest.mark.parametrize("answer", [None, 3, ["not a verdict"]])
+def test_a_rule_that_answers_with_something_else_has_crashed(answer: object) -> None:
+    rule = a_rule(lambda subject: answer)  # type: ignore[arg-type,return-value]
+    report = judged(a_recording(job()), [rule])
+    assert [outcome.status for outcome in report.outcomes] == [Status.UNKNOWN]
+    assert report.exit_code == ExitCode.INCOMPLETE
+
+
+def test_a_finding_beside_a_crash_is_still_no_go() -> None:
+    rules = [a_rule(crashes_half_way, "TST001"), a_rule(finds_a_fault, "TST002")]
+    assert judged(a_recording(job()), rules).exit_code == ExitCode.NO_GO
+
+
+def test_a_check_that_crashes_is_unknown() -> None:
+    def crashes(subject: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+        raise KeyError(fleet.nodes[7].name)
+
+    recording = a_recording(job(), verb="check", nodes=reached("a"), stages=("node",))
+    report = judged(recording, (), [a_check(crashes)])
+    assert report.outcomes[0].required
+    assert report.exit_code == ExitCode.INCOMPLETE
+
+
+# --- which ones run ---
+
+
+RULES = [
+    a_rule(finds_nothing, "NET001", "dead-link", profile="gate"),
+    a_rule(finds_nothing, "NET002", "slow-link"),
+    a_rule(finds_nothing, "BAT001", "odd-batch", profile="pedantic"),
+]
+
+
+@pytest.mark.parametrize(
+    ("configuration", "ids"),
+    [
+        (Configuration(), {"NET001", "NET002"}),
+        (Configuration(profile="gate"), {"NET001"}),
+        (Configuration(profile="pedantic"), {"NET001", "NET002", "BAT001"}),
+        (Configuration(select=("BAT001",)), {"BAT001"}),
+        (Configuration(select=("odd-batch", "net001")), {"BAT001", "NET001"}),
+        (Configuration(select=("NET",)), {"NET001", "NET002"}),
+        (Configuration(select=("net",), ignore=("slow-link",)), {"NET001"}),
+        (Configuration(ignore=("NET",)), set()),
+        (Configuration(ignore=("N", "NET0", "")), {"NET001", "NET002"}),
+    ],
+    ids=str,
+)
+def test_profile_select_and_ignore(configuration: Configuration, ids: set[str]) -> None:
+    outcomes = outcomes_of(a_recording(job(), configuration=configuration), RULES, ())
+    assert {outcome.id for outcome in outcomes} == ids
+    assert {rule.meta.id for rule in RULES if selected(rule.meta, configuration)} == ids
+
+
+@pytest.mark.parametrize("wrong", [{"profile": "strict"}, {"fail_on": "never"}])
+def test_a_configuration_that_cannot_be_is_refused(wrong: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="known are"):
+        Configuration(**wrong)  # type: ignore[arg-type]
+
+
+def test_checks_say_nothing_in_lint() -> None:
+    check = a_check(lambda subject, fleet, facts: [passed("a")])
+    assert outcomes_of(a_recording(job()), (), [check]) == ()
+
+
+def test_a_skipped_stage_gives_unknown_outcomes_with_the_reason() -> None:
+    looks = [
+        a_check(lambda *_: [passed("a")], "TST501"),
+        a_check(lambda *_: [passed("a")], "TST502", when="smoke"),
+        a_check(lambda *_: [passed("a")], "TST503", when="link"),
+    ]
+    recording = a_recording(
+        job(),
+        verb="check",
+        nodes=reached("a"),
+        stages=("node",),
+        skipped=[("smoke", "WLD001 would stop it anyway")],
+    )
+    outcomes = outcomes_of(recording, (), looks)
+    assert [(o.id, o.status) for o in outcomes] == [("TST501", Status.PASS), ("TST502", Status.UNKNOWN)]
+    assert outcomes[1].reason == "the smoke stage did not run: WLD001 would stop it anyway"
+    assert not outcomes[1].required
+
+
+# --- findings ---
+
+
+def findings(*verdicts: Verdict, rule: Rule | None = None, subject: Job | None = None) -> tuple[Finding, ...]:
+    """What a rule that says these verdicts finds."""
+    meta = (rule or a_rule(finds_nothing)).meta
+    said = a_rule(lambda _: verdicts, meta.id, meta.name, severity=meta.severity, confidence=meta.confidence)
+    return judged(a_recording(subject or job()), [said]).findings
+
+
+def test_one_fault_on_many_nodes_is_one_finding() -> None:
+    nodes = [f"gpu{number}" for number in range(512)]
+    verdicts = [
+        failed(node, "no GPU is visible", at=seen(node, "0 GPUs"), nodes=[node], remedy="Load the driver.")
+        for node in nodes
+    ]
+    (finding,) = findings(*verdicts)
+    assert finding.nodes == tuple(nodes)
+    assert len(finding.evidence) == 512
+
+
+def test_a_fault_with_a_place_is_folded_over_nodes_too() -> None:
+    verdicts = [
+        failed(node, "ib0 does not exist", at=span(), also=[seen(node, "eth0")], nodes=[node], remedy="Name eth0.")
+        for node in ("a", "b")
+    ]
+    (finding,) = findings(*verdicts)
+    assert finding.nodes == ("a", "b")
+    assert [item.node for item in finding.evidence] == ["a", "b"]
+
+
+@pytest.mark.parametrize("difference", ["message", "place", "remedy", "subject"])
+def test_different_faults_stay_apart(difference: str) -> None:
+    changed = {
+        "message": failed("x", "5 was seen", at=span(), remedy="Say 4."),
+        "place": failed("x", "3 was seen", at=span(line=9), remedy="Say 4."),
+        "remedy": failed("x", "3 was seen", at=span(), remedy="Say 8."),
+        "subject": failed("y", "3 was seen", at=span(), remedy="Say 4."),
+    }
+    assert len(findings(failed("x", "3 was seen", at=span(), remedy="Say 4."), changed[difference])) == 2
+
+
+def test_two_lines_of_the_same_text_have_two_fingerprints() -> None:
+    first, second = findings(
+        *(failed("run.sh", "misspelt", at=span(line=line), remedy="Correct it.") for line in (3, 8))
+    )
+    assert second.fingerprint == f"{first.fingerprint}:2"
+
+
+def test_a_fingerprint_survives_moved_lines_and_indentation() -> None:
+    (before,) = findings(failed("run.sh:3", "wrong", at=span(line=3, snippet="srun -N2"), remedy="-"))
+    (after,) = findings(failed("run.sh:40", "wrong", at=span(line=40, snippet="    srun  -N2"), remedy="-"))
+    (other,) = findings(failed("run.sh:3", "wrong", at=span(line=3, snippet="srun -N4"), remedy="-"))
+    assert before.fingerprint == after.fingerprint != other.fingerprint
+
+
+def test_a_probable_job_never_has_an_error() -> None:
+    (finding,) = findings(failed("x", "wrong", at=span(), remedy="-"), subject=job(probable=True))
+    assert finding.severity is Severity.WARNING
+
+
+@pytest.mark.parametrize("confidence", [Confidence.MEDIUM, Confidence.LOW])
+def test_without_high_confidence_there_is_no_error(confidence: Confidence) -> None:
+    (finding,) = findings(failed("x", "wrong", at=span(), remedy="-", confidence=confidence))
+    assert (finding.severity, finding.confidence) == (Severity.WARNING, confidence)
+    with pytest.raises(ValueError, match="high confidence"):
+        a_rule(finds_nothing, confidence=confidence)
+
+
+def test_a_verdict_can_only_be_milder_than_its_rule() -> None:
+    mild = a_rule(finds_nothing, severity=Severity.WARNING)
+    (harsher,) = findings(failed("x", "wrong", at=span(), remedy="-", severity=Severity.ERROR), rule=mild)
+    (milder,) = findings(failed("x", "wrong", at=span(), remedy="-", severity=Severity.INFO), rule=mild)
+    assert (harsher.severity, milder.severity) == (Severity.WARNING, Severity.INFO)
+
+
+def test_an_unknown_outcome_keeps_its_place() -> None:
+    rule = a_rule(lambda subject: [unknown("ds.json", "a template", at=span("ds.json", 4))])
+    (outcome,) = judged(a_recording(job()), [rule]).outcomes
+    assert (outcome.locations[0].path, outcome.locations[0].line) == ("ds.json", 4)
+
+
+def test_a_rule_with_a_wrong_name_cannot_be_made() -> None:
+    with pytest.raises(ValueError, match="no rule id"):
+        a_rule(finds_nothing, "TST1")
+    with pytest.raises(ValueError, match="no rule name"):
+        a_rule(finds_nothing, name="Has Spaces")
+    with pytest.raises(ValueError, match="gate, default, pedantic"):
+        a_rule(finds_nothing, profile="strict")
+
+
+# --- order ---
+
+
+def test_the_order_in_which_rules_jobs_and_findings_come_changes_nothing() -> None:
+    def says(subject: Job) -> Iterator[Verdict]:
+        value = subject.value("nodes")
+        if isinstance(value, Known):
+            yield failed(subject.name, f"{value.value} nodes", at=span(subject.name), remedy="-")
+        elif isinstance(value, Unresolved):
+            yield unknown(subject.name, value.why)
+
+    rules = [a_rule(says, f"TST{number:03}") for number in range(5)]
+    jobs = [job(claim("nodes", number), name=f"run{number}.sh") for number in range(4)] + [job(name="z.sh")]
+    expected = judged(a_recording(*jobs), rules)
+    shuffler = random.Random(7)
+    for _ in range(10):
+        shuffler.shuffle(rules)
+        shuffler.shuffle(jobs)
+        assert judged(a_recording(*jobs), rules) == expected
+
+
+def test_findings_are_ordered_worst_first_then_by_id_and_place() -> None:
+    def finding(id: str, severity: Severity, line: int) -> Finding:
+        (found,) = findings(
+            failed("x", f"line {line}", at=span(line=line), remedy="-"),
+            rule=a_rule(finds_nothing, id, severity=severity),
+        )
+        return found
+
+    expected = [
+        finding("TST002", Severity.ERROR, 9),
+        finding("TST001", Severity.WARNING, 2),
+        finding("TST001", Severity.WARNING, 10),
+        finding("TST000", Severity.INFO, 1),
+    ]
+    for order in itertools.permutations(expected):
+        assert [f.message for f in fold(order)] == [f.message for f in expected]
