@@ -12,10 +12,10 @@ help: ## list the targets
 
 # Installed once for each state of the requirements; the stamp is the proof.
 $(VENV)/.installed: pyproject.toml constraints.txt tests/cluster/packages.txt
+	bash tests/cluster/install.sh
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch==2.13.0
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,smoke]'
-	bash tests/cluster/install.sh
 	touch $@
 
 demo: $(VENV)/.installed ## an embedded cluster, a good job checked to `go`, a broken one to `no-go`
