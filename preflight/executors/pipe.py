@@ -168,7 +168,9 @@ async def start_agent(
         with anyio.move_on_after(deadline_s) as scope:
             await _past_noise(channel, name, f"\n{nonce}\n".encode(), heard, diagnose)
             started = True
-            await channel.send(bootstrap.first_words(bundle, "preflight.node.agent:main", {"nonce": nonce}))
+            await channel.send(
+                bootstrap.first_words(bundle, "preflight.node.guardian:main", {"nonce": nonce})
+            )
             heard += await channel.receive()
             if not heard:
                 code = await channel.exit_code(CLOSE_S)

@@ -1,22 +1,20 @@
 """The agent: one process on a node that starts what the head asks for, and ends it all when the head is gone.
 
 One thread, one selector, nothing that blocks: whatever may hang (a name look-up, a device, a directory on a dead
-file server) happens in a child that can be killed. Above the agent stands a guardian that does nothing but wait;
-each ends the other's leftovers, so neither's death leaves a process behind.
+file server) happens in a child that can be killed. Above the agent stands a guardian (`preflight.node.guardian`).
 """
 
 from __future__ import annotations
 
 import os
-import select
 import selectors
 import signal
 import socket
 import sys
 import time
-from typing import Any, Callable, Dict, List, NoReturn, Optional
+from typing import Any, Callable, Dict, List, Optional
 
-from preflight.node import bootstrap, process, running
+from preflight.node import process, running
 from preflight.node.child import STACKS_SIGNAL
 from preflight.node.running import Running
 from preflight.node.wire import (
@@ -42,62 +40,9 @@ WATCH_S = 0.5
 DUMP_S = 0.3
 #: How long a context child may take to leave its wrapper after its answer.
 LEAVE_S = 2.0
-_NOISE_BYTES = 1 << 20
 _BACKLOG_BYTES = 8 << 20
 _CHUNK = 65536
 _CHANNEL_ENDED = "the channel ended"
-
-
-def main(bundle: bytes, fd_in: int, fd_out: int, *, nonce: str) -> None:
-    """Entry of an agent, called by the loader: split into guardian and agent; never returns."""
-    notes = []
-    if not process.adopt_orphans():
-        notes.append("the kernel has no subreaper: a process that detaches itself may outlive preflight")
-    guardian = os.getpid()
-    pulse_in, pulse_out = os.pipe()
-    pid = os.fork()
-    if pid:
-        for fd in (fd_in, fd_out, pulse_out):
-            os.close(fd)
-        _guard(pid, pulse_in)
-    os.close(pulse_in)
-    # A session of its own, so that a signal to the guardian's group does not take both at once.
-    os.setsid()
-    process.adopt_orphans()
-    agent = Agent(bundle, fd_in, fd_out, nonce, notes, pulse_out)
-    process.die_with_parent(signal.SIGTERM)
-    if os.getppid() == guardian:
-        agent.run()
-    os._exit(0)
-
-
-def _guard(agent: int, pulse: int) -> NoReturn:
-    """Wait until the agent is dead, or stopped or stuck for as long as a lease; then end all that is below."""
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, lambda *_: _finish("the guardian was told to end"))
-    silences = 0
-    # Two halves, because a machine that slept wakes with the first one over and the pulse still unread.
-    while silences < 2:
-        ready, _, _ = select.select([pulse], [], [], LEASE_S / 2)
-        silences = 0 if ready else silences + 1
-        if ready and not os.read(pulse, _CHUNK):
-            code = process.exit_code(os.waitpid(agent, 0)[1])
-            _finish("the agent %s" % process.ending(code) if code else "")
-    _finish("the agent was stopped or stuck for %.0f s" % LEASE_S)
-
-
-def _finish(why: str) -> NoReturn:
-    _say(why)
-    process.end_descendants(5.0)
-    os._exit(0)
-
-
-def _say(why: str) -> None:
-    """A last word for the head, on the standard error of the transport."""
-    try:
-        os.write(2, ("preflight: %s\n" % why).encode("utf-8", "replace") if why else b"")
-    except OSError:
-        pass
 
 
 class Agent:
@@ -131,7 +76,7 @@ class Agent:
             while not self._over:
                 self._step()
         finally:
-            _say(self._over if self._over != _CHANNEL_ENDED else "")
+            process.say(self._over if self._over != _CHANNEL_ENDED else "")
             process.end_descendants(2.0)
 
     def _install_signals(self) -> None:
@@ -297,25 +242,14 @@ class Agent:
             self._close(child, "out")
             return
         try:
-            for message in child.reader.feed(self._past_noise(child, data)):
+            data, begins = child.past_noise(data)
+            if begins:
+                self._feed(child)
+            for message in child.reader.feed(data):
                 self._relay(child, message)
         except WireError as error:
             self._answer(child, Failed(child.ask.id, "crashed", "it wrote what is no frame: %s" % error))
             child.kill_at_s = 0.0
-
-    def _past_noise(self, child: Running, data: bytes) -> bytes:
-        """What follows the nonce; wrappers and set-up lines may print whatever they like before it."""
-        if child.started:
-            return data
-        child.noise += data
-        place = child.noise.find(child.nonce)
-        if place < 0:
-            del child.noise[: -max(len(child.nonce), _NOISE_BYTES)]
-            return b""
-        rest = bytes(child.noise[place + len(child.nonce) :])
-        child.noise, child.nonce = bytearray(), b""
-        self._feed(child)
-        return rest
 
     def _feed(self, child: Running) -> None:
         if child.feed < 0:
@@ -415,7 +349,7 @@ class Agent:
                 while getattr(child, name) >= 0 and _readable(getattr(child, name)):
                     read(child)
             if not child.answered:
-                self._answer(child, self._post_mortem(child, code))
+                self._answer(child, child.post_mortem(code))
             for name in ("out", "err", "feed", "status"):
                 self._close(child, name)
         # The orphans of running children go to those, so a stranger here was left behind by one that has ended.
@@ -423,51 +357,11 @@ class Agent:
         for pid in strangers:
             process.kill_tree(pid)
 
-    def _post_mortem(self, child: Running, code: int) -> Failed:
-        ask = child.ask
-        if child.timed_out:
-            reason = "no answer within %.3g s, waiting for %s" % (ask.deadline_s, child.waiting_for())
-            return Failed(ask.id, "timeout", reason)
-        if child.exec_problem:
-            return Failed(ask.id, "context", "the job context cannot be entered: %s" % child.exec_problem)
-        if not child.started and ask.context is not None:
-            command = " ".join(running.command_of(ask.context))
-            if code == bootstrap.TOO_OLD:
-                reason = "`%s` is older than Python 3.8" % command
-            else:
-                said = child.last_error_line()
-                reason = "`%s` %s before its Python started%s" % (
-                    command,
-                    process.ending(code),
-                    ": " + said if said else "",
-                )
-            noise = child.noise[-running.ERROR_BYTES :].decode("utf-8", "replace")
-            return Failed(ask.id, "context", reason, child.error_text() or noise, code)
-        return Failed(
-            ask.id, "crashed", "%s %s without an answer" % (ask.target, process.ending(code)), "", code
-        )
-
     def _watch(self) -> None:
-        """Tell when a process of a rank is stopped, continued, or stuck in the kernel for two looks."""
         for child in self._children.values():
-            if child.ask.context is None or child.answered:
-                continue
-            looks: Dict[int, str] = {}
-            for pid in [child.pid, *process.descendants(child.pid)]:
-                stat = process.stat_of(pid)
-                if stat is None:
-                    continue
-                looks[pid] = stat.state
-                known = child.states.get(pid, "R")
-                state = {"t": "T", "T": "T", "D": "D", "Z": known, "X": known}.get(stat.state, "R")
-                # Every read from a disk is a moment of D.
-                if state == "D" and child.doubtful.get(pid) != "D":
-                    continue
-                if state != known:
-                    child.states[pid] = state
-                    seen = {"T": "stopped", "D": "uninterruptible", "R": "running"}[state]
-                    self._tell(child, {"state": state, "seen": seen, "pid": pid, "command": stat.command})
-            child.doubtful = looks
+            if child.ask.context is not None and not child.answered:
+                for change in child.state_changes():
+                    self._tell(child, change)
 
 
 def _bound(function: Callable[[Running], None], child: Running) -> Callable[[], None]:

@@ -173,3 +173,11 @@ def ending(code: int) -> str:
     except ValueError:
         name = "unknown"
     return "was killed by signal %d (%s)" % (-code, name)
+
+
+def say(why: str) -> None:
+    """A last word for the head, on the standard error of the transport."""
+    try:
+        os.write(2, ("preflight: %s\n" % why).encode("utf-8", "replace") if why else b"")
+    except OSError:
+        pass

@@ -6,13 +6,14 @@ import os
 import re
 import signal
 import sys
-from typing import Dict, List, NoReturn, Optional, Tuple
+from typing import Any, Dict, List, NoReturn, Optional, Tuple
 
 from preflight.node import bootstrap, child, process
-from preflight.node.wire import Ask, Context, FrameReader
+from preflight.node.wire import Ask, Context, Failed, FrameReader
 
 #: How much of a child's standard error is kept as evidence.
 ERROR_BYTES = 8192
+_NOISE_BYTES = 1 << 20
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
 
 
@@ -33,15 +34,15 @@ class Running:
         self.kill_at_s: Optional[float] = None
         self.timed_out = False
         self.nonce = b""
-        self.noise = bytearray()
+        self._noise = bytearray()
         self.to_feed = bytearray()
         self.exec_problem = ""
         #: The pid that the child itself sees; in a container it may be nobody here.
         self.inner_pid = pid
         self.dump_at_s: Optional[float] = None
         self.dump_from = 0
-        self.states: Dict[int, str] = {}
-        self.doubtful: Dict[int, str] = {}
+        self._states: Dict[int, str] = {}
+        self._looks: Dict[int, str] = {}
         self._error = bytearray()
         self._error_total = 0
 
@@ -71,6 +72,19 @@ class Running:
         lines = [line.strip() for line in self.error_text().splitlines() if line.strip()]
         return lines[-1][-300:] if lines else ""
 
+    def past_noise(self, data: bytes) -> Tuple[bytes, bool]:
+        """What follows the nonce, and whether it came just now; wrappers and set-up lines may print before it."""
+        if self.started:
+            return data, False
+        self._noise += data
+        place = self._noise.find(self.nonce)
+        if place < 0:
+            del self._noise[:-_NOISE_BYTES]
+            return b"", False
+        rest = bytes(self._noise[place + len(self.nonce) :])
+        self._noise, self.nonce = bytearray(), b""
+        return rest, True
+
     def seen_pid(self) -> int:
         """The pid of the child's own Python as this process sees it; a wrapper's where that is in a container."""
         below = self.inner_pid == self.pid or self.inner_pid in process.descendants(self.pid)
@@ -88,6 +102,51 @@ class Running:
             )
         place = innermost(self.error_text(self.dump_from)) if self.timed_out else ""
         return self.ask.target + (" at " + place if place else "") + stuck
+
+    def state_changes(self) -> List[Dict[str, Any]]:
+        """Which of its processes were stopped, continued, or found stuck in the kernel twice, since the last look."""
+        changes: List[Dict[str, Any]] = []
+        looks: Dict[int, str] = {}
+        for pid in [self.pid, *process.descendants(self.pid)]:
+            stat = process.stat_of(pid)
+            if stat is None:
+                continue
+            looks[pid] = stat.state
+            known = self._states.get(pid, "R")
+            state = {"t": "T", "T": "T", "D": "D", "Z": known, "X": known}.get(stat.state, "R")
+            # Every read from a disk is a moment of D.
+            if state == known or (state == "D" and self._looks.get(pid) != "D"):
+                continue
+            self._states[pid] = state
+            seen = {"T": "stopped", "D": "uninterruptible", "R": "running"}[state]
+            changes.append({"state": state, "seen": seen, "pid": pid, "command": stat.command})
+        self._looks = looks
+        return changes
+
+    def post_mortem(self, code: int) -> Failed:
+        """Why there is no answer, of a child that ended with `code`."""
+        ask = self.ask
+        if self.timed_out:
+            reason = "no answer within %.3g s, waiting for %s" % (ask.deadline_s, self.waiting_for())
+            return Failed(ask.id, "timeout", reason)
+        if self.exec_problem:
+            return Failed(ask.id, "context", "the job context cannot be entered: %s" % self.exec_problem)
+        if not self.started and ask.context is not None:
+            command = " ".join(command_of(ask.context))
+            if code == bootstrap.TOO_OLD:
+                reason = "`%s` is older than Python 3.8" % command
+            else:
+                said = self.last_error_line()
+                reason = "`%s` %s before its Python started%s" % (
+                    command,
+                    process.ending(code),
+                    ": " + said if said else "",
+                )
+            noise = self._noise[-ERROR_BYTES:].decode("utf-8", "replace")
+            return Failed(ask.id, "context", reason, self.error_text() or noise, code)
+        return Failed(
+            ask.id, "crashed", "%s %s without an answer" % (ask.target, process.ending(code)), "", code
+        )
 
 
 def innermost(stacks: str) -> str:

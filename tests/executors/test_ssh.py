@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 import time
@@ -14,6 +15,7 @@ import pytest
 
 from preflight.executors.ssh import explain, is_target
 from preflight.node import bootstrap
+from preflight.node.process import descendants
 from tests.cluster import Cluster, Node, NodeProcess, faults
 
 Look = Callable[..., Any]
@@ -84,6 +86,15 @@ def test_each_failure_is_named_for_what_it_is(cluster: Cluster, look: Look) -> N
         assert problems[name][0] == kind and words in problems[name][1], problems[name]
         assert problems[name][1].startswith(f"{name}: ")
     assert seen["took_s"] < 8
+
+
+@pytest.mark.cluster
+def test_a_link_that_swallows_bulk_data_is_told_from_a_dead_one(cluster: Cluster, look: Look) -> None:
+    with faults.mtu_black_hole(cluster.node("node2")):
+        records = look("node1", "node2")["records"]
+    assert records["node1"]["problem"] == ""
+    assert records["node2"]["problem_kind"] == "timeout"
+    assert "bulk data stalls" in records["node2"]["problem"]
 
 
 @pytest.mark.cluster
@@ -194,14 +205,20 @@ def test_the_folder_of_a_killed_run_is_removed_by_the_next(
     cluster: Cluster, head_environment: dict[str, str], look: Look
 ) -> None:
     with _training(cluster, head_environment, "killed") as head:
-        mine = set(Path("/tmp").glob("preflight-ssh-*"))
-        assert mine
+        mine = _control_folders(head)
+        assert len(mine) == 1
         look("node3")
-        assert set(Path("/tmp").glob("preflight-ssh-*")) == mine
+        assert all(folder.is_dir() for folder in mine)
         head.send_signal(signal.SIGKILL)
         head.wait(timeout=5)
     look("node3")
-    assert mine.isdisjoint(Path("/tmp").glob("preflight-ssh-*"))
+    assert not any(folder.exists() for folder in mine)
+
+
+def _control_folders(head: NodeProcess) -> set[Path]:
+    """The folders of the control sockets of a head's ssh processes. /tmp is the machine's, and others use it too."""
+    lines = [Path(f"/proc/{pid}/cmdline").read_bytes().decode() for pid in descendants(head.pid)]
+    return {Path(path).parent for line in lines for path in re.findall(r"ControlPath=([^\0]+)", line)}
 
 
 @pytest.mark.cluster
