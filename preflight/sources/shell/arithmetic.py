@@ -13,7 +13,7 @@ from preflight.sources.shell.document import Document, Place, Text
 from preflight.sources.shell.lookup import look_up
 from preflight.sources.shell.machine import Machine
 from preflight.sources.shell.state import Kind, Slot, State
-from preflight.sources.shell.text import computed, hole, is_empty, options, reasons
+from preflight.sources.shell.text import computed, hole, is_count, is_empty, options, reasons
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -148,7 +148,7 @@ def _one(machine: Machine, state: State, raw: str, place: Place) -> Text:
 def _value(machine: Machine, state: State, name: str, place: Place) -> Text:
     base, _, index = name.partition("[")
     slot = look_up(machine, state, base, place, f"${name}")
-    if index and slot.kind is Kind.ARRAY and index[:-1].isdigit():
+    if index and slot.kind is Kind.ARRAY and is_count(index[:-1]):
         at = int(index[:-1])
         if at < len(slot.items) and not any(item.many for item in slot.items[: at + 1]):
             return slot.items[at].text

@@ -20,7 +20,7 @@ from preflight.sources.shell import (
 from preflight.sources.shell.document import Document, Place, Text
 from preflight.sources.shell.machine import DEEPEST, Machine
 from preflight.sources.shell.state import Flow, Kind, Positional, Slot, State
-from preflight.sources.shell.text import Field, hole, literal
+from preflight.sources.shell.text import Field, hole, is_count, literal
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -302,7 +302,7 @@ def _shift(call: Call) -> Result:
     fields = call.state.positional.fields
     count = call.fields[1].known if len(call.fields) > 1 else "1"
     if fields is not None:
-        if count is None or not count.isdigit() or any(item.many for item in fields[: int(count)]):
+        if count is None or not is_count(count) or any(item.many for item in fields[: int(count)]):
             fields = None
         else:
             fields = fields[int(count) :]

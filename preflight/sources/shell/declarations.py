@@ -184,9 +184,9 @@ def _carry_out(
         if is_local and state.locals:
             state.locals[-1].setdefault(name, state.get(name))
         if slot is not None:
-            if is_local and "A" not in flags:
-                # A local does not inherit what a global of that name was, except that it was exported.
-                state.variables.pop(name, None) if state.locals[-1].get(name) is None else None
+            # A local that hides no variable starts afresh; one that does keeps being exported if that was.
+            if is_local and "A" not in flags and state.locals and state.locals[-1].get(name) is None:
+                state.variables.pop(name, None)
             state.put(name, slot)
         elif is_local or (keyword in ("declare", "typeset") and state.get(name) is None):
             kind = Kind.MAP if "A" in flags else Kind.ARRAY if "a" in flags else Kind.UNSET

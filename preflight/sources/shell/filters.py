@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from preflight.sources.shell.symbols import Symbol
+from preflight.sources.shell.text import is_count
 
 _FIRST_LINE = re.compile(r"(-n ?1|-1|--lines=1|-n1)$")
 _AWK_FIELD = re.compile(r"\{ *print +\$(\d{1,2}|NF) *;? *\}")
@@ -112,7 +113,7 @@ def _cut(arguments: Sequence[str]) -> Callable[[str], str] | None:
             wanted = word[2:]
         else:
             return None
-    if not wanted.isdigit() or int(wanted) < 1:
+    if not is_count(wanted) or int(wanted) < 1:
         return None
     index = int(wanted) - 1
 

@@ -7,7 +7,7 @@ from preflight.sources.shell.document import Place, Text
 from preflight.sources.shell.machine import Machine
 from preflight.sources.shell.state import Kind, Slot, State, element_of, text_slot
 from preflight.sources.shell.symbols import FIRST_ALLOCATED_HOST, RUNTIME_VARIABLES, Symbol
-from preflight.sources.shell.text import Field, computed, hole, literal
+from preflight.sources.shell.text import Field, computed, hole, is_count, literal
 
 _ALWAYS_SET = frozenset(("RANDOM", "SRANDOM", "SECONDS", "EPOCHSECONDS", "HOSTNAME", "HOST", "USER", "HOME"))
 
@@ -17,7 +17,7 @@ def look_up(machine: Machine, state: State, name: str, place: Place, spelling: s
     slot = state.variables.get(name)
     if slot is not None:
         return slot
-    if name.isdigit():
+    if is_count(name):
         return _argument(machine, state, int(name), place, spelling)
     if name == "BASH_SOURCE":
         path = machine.reading[-1] if machine.reading else machine.main.path

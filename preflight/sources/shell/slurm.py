@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from preflight.sources.base import Directive
 from preflight.sources.shell.document import GAP, Document
-from preflight.sources.shell.text import spelling_of
+from preflight.sources.shell.text import is_count, spelling_of
 
 _DIRECTIVE = re.compile(r"#SBATCH(?=[ \t]|$)")
 _TOKEN = re.compile(r"""(?:[^\s'"#]|'[^'\n]*'|"[^"\n]*"|(?<=\S)#)+""")
@@ -191,7 +191,7 @@ def gpus_in(value: str, *, gres: bool) -> tuple[int, ...]:
                 continue
             pieces = pieces[1:]
         last = pieces[-1] if pieces else "1"
-        if last.isdigit():
+        if is_count(last):
             total += int(last)
         elif gres and len(pieces) <= 1:
             total += 1

@@ -335,6 +335,11 @@ def _distinct(texts: Sequence[Text]) -> list[Text]:
     return list(seen.values())
 
 
+def is_count(word: str) -> bool:
+    """Whether the word is a whole number that can be counted with; `isdigit` also takes what `int` refuses."""
+    return 0 < len(word) <= 9 and word.isascii() and word.isdigit()
+
+
 def strings(fields: Sequence[Field]) -> list[str] | None:
     """The words as plain strings when every one is known."""
     out: list[str] = []

@@ -109,3 +109,20 @@ def test_template_is_noted_and_read_on() -> None:
 def test_broken_script_is_noted_where_it_breaks() -> None:
     found = script("cmd a\nif then fi (\n")
     assert any(note.kind is NoteKind.MALFORMED for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "local X=1; cmd $X",
+        "f() { local Y; }; f; local -A M=([a]=1); local X=1; cmd $X",
+        "shift ²; shift " + "9" * 5000,
+        "cmd ${A[²]} ${A[99999999999999999999]} ${X:99999999999999999999999}",
+        "X=abc; cmd ${X:" + "9" * 5000 + "}",
+        "#SBATCH --gres=gpu:²\ncmd $SLURM_GPUS_ON_NODE",
+        "cmd $(echo a | cut -d, -f ²) $(printf %d " + "9" * 30 + ") $(seq " + "9" * 5000 + ")",
+        "cmd $((" + "9" * 5000 + ")) $((2#" + "1" * 5000 + "))",
+    ],
+)
+def test_numbers_nobody_means(text: str) -> None:
+    assert not any(note.kind is NoteKind.CRASHED for note in script(text).notes), script(text).notes
