@@ -25,6 +25,9 @@ _NEVER = ("PATH", "HOME", "SHELL", "USER", "LOGNAME", "PYTHONSTARTUP", "PYTHONIN
 MOST_LOCAL = 16
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", re.ASCII)
 
+#: Launchers that pip installs as console scripts: the ranks get the interpreter that the script itself runs in.
+_CONSOLE_SCRIPTS = {"torchrun": "torchrun", "deepspeed": "deepspeed"}
+
 
 @dataclass(frozen=True, slots=True)
 class ContextChoice:
@@ -168,17 +171,16 @@ def context_of(job: Job, *, python: str, directory: str, trust_job: bool, prelud
             None, "", f"the ranks run in the container {found['container']}, which cannot be entered from here yet"
         )
     interpreter = python or (found["interpreter"] if trust_job else "")
-    if not interpreter:
-        why = (
-            f"the job names the interpreter {found['interpreter']!r}; pass --trust-job to use it, or --python PATH"
-            if found["interpreter"]
-            else "nothing names the interpreter the ranks run with; pass --python PATH"
-        )
-        return ContextChoice(None, "", why)
+    script = _CONSOLE_SCRIPTS.get(launch.launcher, "") if launch is not None and not found["interpreter"] else ""
+    if not interpreter and not (script and trust_job):
+        return ContextChoice(None, "", _nothing_to_run(found["interpreter"], script))
     environment = _environment(job, scope) if trust_job else {}
     lines = job.setting("prelude", scope) if prelude and trust_job else ()
     where = directory or (found["working_directory"] if trust_job else "")
+    script = "" if interpreter else script
     says = [f"interpreter {interpreter} ({'--python' if python else 'the job'})"]
+    if script:
+        says = [f"the Python that {script} runs in on each node"]
     if where:
         says.append(f"directory {where} ({'--directory' if directory else 'the job'})")
     says.append(
@@ -192,8 +194,19 @@ def context_of(job: Job, *, python: str, directory: str, trust_job: bool, prelud
         environment=environment,
         prelude=[str(value) for claim in lines for value in claim.alternatives],
         provenance=", ".join(says),
+        script=script,
     )
     return ContextChoice(context, context.provenance, prelude=lines)
+
+
+def _nothing_to_run(interpreter: str, script: str) -> str:
+    if interpreter:
+        return f"the job names the interpreter {interpreter!r}; pass --trust-job to use it, or --python PATH"
+    if script:
+        return (
+            f"the job starts its ranks with {script}; pass --trust-job to use the Python it runs in, or --python PATH"
+        )
+    return "nothing names the interpreter the ranks run with; pass --python PATH"
 
 
 def main_launch(job: Job) -> Launch | None:

@@ -14,6 +14,20 @@ from preflight.node.wire import Ask, Context, Failed, FrameReader
 #: How much of a child's standard error is kept as evidence.
 ERROR_BYTES = 8192
 _NOISE_BYTES = 1 << 20
+#: Runs the interpreter of the console script `$1` with the other arguments. pip writes the interpreter into the first
+#: line, or, where that would be too long or hold a blank, behind `exec` in the second.
+_PYTHON_OF_SCRIPT = r"""
+p=$(command -v "$1") || { echo "$1 is not on the PATH that a login without a terminal gets: $PATH" >&2; exit 127; }
+IFS= read -r l < "$p"
+case $l in
+  "#!"*python*) l=${l#??}; shift; exec $l "$@";;
+  "#!"*) l=$(sed -n "2s/^.*exec. *\"\{0,1\}\([^\"]*python[0-9.]*\).*/\1/p" "$p");;
+  *) l=;;
+esac
+[ -n "$l" ] || { echo "$p names no Python interpreter in its first lines" >&2; exit 126; }
+shift
+exec "$l" "$@"
+"""
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
 
 
@@ -97,9 +111,7 @@ class Running:
         stat = process.stat_of(self.seen_pid())
         stuck = ""
         if stat is not None and stat.state in ("D", "T", "t"):
-            stuck = ", whose process is %s" % (
-                "stopped" if stat.state != "D" else "stuck in the kernel (state D)"
-            )
+            stuck = ", whose process is %s" % ("stopped" if stat.state != "D" else "stuck in the kernel (state D)")
         place = innermost(self.error_text(self.dump_from)) if self.timed_out else ""
         return self.ask.target + (" at " + place if place else "") + stuck
 
@@ -144,9 +156,7 @@ class Running:
                 )
             noise = self._noise[-ERROR_BYTES:].decode("utf-8", "replace")
             return Failed(ask.id, "context", reason, self.error_text() or noise, code)
-        return Failed(
-            ask.id, "crashed", "%s %s without an answer" % (ask.target, process.ending(code)), "", code
-        )
+        return Failed(ask.id, "crashed", "%s %s without an answer" % (ask.target, process.ending(code)), "", code)
 
 
 def innermost(stacks: str) -> str:
@@ -160,9 +170,7 @@ def innermost(stacks: str) -> str:
             places = []
         match = _FRAME.match(line)
         if match:
-            places.append(
-                "%s:%s in %s" % (match.group(1).replace(bootstrap.ORIGIN + "/", ""), *match.groups()[1:])
-            )
+            places.append("%s:%s in %s" % (match.group(1).replace(bootstrap.ORIGIN + "/", ""), *match.groups()[1:]))
     ours = [place for place in places if place.startswith(("preflight", "reference_trainer"))]
     answers = "preflight/node/"
     chosen = [place for place in ours if not place.startswith(answers)] or places
@@ -171,7 +179,7 @@ def innermost(stacks: str) -> str:
 
 def command_of(context: Context) -> List[str]:
     """The command of a job context as a person would write it."""
-    return [*context.wrapper, context.interpreter]
+    return [*context.wrapper, context.script or context.interpreter]
 
 
 def fork(ask: Ask, nonce: str, bundle: bytes, now_s: float) -> Running:
@@ -275,7 +283,10 @@ def _enter(context: Context, nonce: str, status: int) -> None:
         os.write(status, told.encode("utf-8", "replace"))
         os._exit(1)
     environment = {**os.environ, **context.environment}
-    command = [*context.wrapper, *bootstrap.arguments(context.interpreter, nonce, [])]
+    start = bootstrap.arguments(context.interpreter, nonce, [])
+    if context.script:
+        start = ["sh", "-c", _PYTHON_OF_SCRIPT, "sh", context.script, *start[1:]]
+    command = [*context.wrapper, *start]
     if context.prelude:
         command = ["bash", "-c", "\n".join([*context.prelude, 'exec "$@"']), "bash", *command]
     try:

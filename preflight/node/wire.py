@@ -33,7 +33,8 @@ class Context:
     """Where the job's ranks really run: the wrappers, interpreter, directory and variables of a child.
 
     `wrapper` stands in front of the interpreter (`apptainer exec image.sif`); `prelude` holds shell lines to run
-    first and is only filled with the user's consent. `environment` is laid over what the agent inherited.
+    first and is only filled with the user's consent. `environment` is laid over what the agent inherited. With
+    `script` (`torchrun`) the interpreter is the one that this console script of the node's PATH runs in.
     """
 
     interpreter: str = "python3"
@@ -42,6 +43,7 @@ class Context:
     environment: Dict[str, str] = field(default_factory=dict)
     prelude: List[str] = field(default_factory=list)
     provenance: str = ""
+    script: str = ""
 
 
 @dataclass(frozen=True)
