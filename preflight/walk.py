@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,33 +88,59 @@ def _candidates(root: Path, below: str) -> Iterator[str]:
 
 
 class _Ignored:
-    """What `.gitignore` files leave out, where the library that reads them is installed."""
+    """What the `.gitignore` files on the way leave out. A convenience: what is hidden here can still be named."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._specs: list[tuple[str, object]] = []
-        try:
-            import pathspec
-        except ImportError:
-            self._read = None
-        else:
-            self._read = pathspec
+        self._patterns: list[tuple[str, re.Pattern[str], bool, bool]] = []
 
     def enter(self, folder: str) -> None:
         """Take the folder's own `.gitignore` into account."""
         file = self._root / folder / ".gitignore"
-        if self._read is None or not file.is_file() or file.is_symlink():
-            return
         try:
-            lines = file.read_text("utf-8", "replace")[:100_000].splitlines()
-            self._specs.append((folder, self._read.GitIgnoreSpec.from_lines(lines)))
-        except (OSError, ValueError):
+            status = file.lstat()
+            if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST_IGNORE:
+                return
+            lines = file.read_text("utf-8", "replace").splitlines()
+        except OSError:
             return
+        for line in lines[:_MOST_PATTERNS]:
+            pattern = line.strip()
+            kept = pattern.startswith("!")
+            pattern = pattern.removeprefix("!")
+            if not pattern or pattern.startswith("#") or not _is_plain(pattern):
+                continue
+            only_folders = pattern.endswith("/")
+            self._patterns.append((folder, _expression(pattern.rstrip("/")), only_folders, kept))
 
     def has(self, path: str, *, is_folder: bool) -> bool:
-        """Whether `path` is left out."""
-        for folder, spec in self._specs:
+        """Whether `path` is left out; the last pattern that fits decides, as in git."""
+        for folder, pattern, only_folders, kept in reversed(self._patterns):
             start = f"{folder}/" if folder else ""
-            if path.startswith(start) and spec.match_file(path[len(start) :] + ("/" if is_folder else "")):  # type: ignore[attr-defined]
-                return True
+            if (
+                (is_folder or not only_folders)
+                and path.startswith(start)
+                and pattern.fullmatch(path[len(start) :])
+            ):
+                return not kept
         return False
+
+
+def _is_plain(pattern: str) -> bool:
+    """Whether a pattern is one of the usual ones; a hostile one could make matching slow."""
+    return len(pattern) <= _LONGEST_PATTERN and pattern.count("*") <= _MOST_STARS
+
+
+def _expression(pattern: str) -> re.Pattern[str]:
+    anchored = "/" in pattern
+    parts = []
+    for piece in re.split(r"(\*\*/|/\*\*|\*|\?)", pattern.lstrip("/")):
+        parts.append(_WILD.get(piece) or re.escape(piece))
+    return re.compile(("" if anchored else "(?:.*/)?") + "".join(parts), re.DOTALL)
+
+
+_WILD = {"**/": "(?:.*/)?", "/**": "/.*", "*": "[^/]*", "?": "[^/]"}
+_LARGEST_IGNORE = 64 * 1024
+_MOST_PATTERNS = 500
+_LONGEST_PATTERN = 120
+_MOST_STARS = 4

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -175,7 +174,7 @@ def test_unreadable_input_that_was_named_is_required(tmp_path: Path) -> None:
     (tmp_path / "run.sh").write_bytes(b"torchrun\x00")
     (job,) = build(tmp_path, {}, "run.sh")
     assert [(note.kind, note.required) for note in job.notes] == [(NoteKind.MALFORMED, True)]
-    os.symlink("loop.sh", tmp_path / "loop.sh")
+    (tmp_path / "loop.sh").symlink_to("loop.sh")
     (job,) = build(tmp_path, {}, "loop.sh")
     assert job.notes[0].required
 

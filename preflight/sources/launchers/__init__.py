@@ -1,51 +1,54 @@
 """Launchers: one module for each, and what stands around them.
 
-Which launcher states what. Scope is the launch, relation SETS and strength FLAG where nothing else is said; a `D`
-is a default (Strength.DEFAULT, placed at the launcher's word, left out where `$ARGS` may hide the option), `E` a
-variable (Strength.ENVIRONMENT), `S` Strength.SCHEDULER, `R` Relation.REQUIRES.
+Which launcher states what. Scope is the launch, relation SETS and strength FLAG where nothing else is said; D is a
+default (Strength.DEFAULT, placed at the launcher's word, left out where `$ARGS` may hide the option), E a variable
+(Strength.ENVIRONMENT), S is Strength.SCHEDULER, R is Relation.REQUIRES.
 
-====================  =================================================================================
-`#SBATCH` (whole      source `slurm`, all S: nodes, min_nodes (`2-4`), tasks, tasks_per_node, gpus_per_node
-job)                  (--gpus-per-node, --gres=gpu, or --gpus / nodes), gpus_per_task, cpus_per_task,
-                      memory_per_node_mib, time_limit_s, partition, hosts, working_directory; tasks and
-                      tasks_per_node also from each other and nodes (with `because`)
-srun                  the same as `#SBATCH` in launch scope, so it wins there; nodes from `-n` below the number of
-                      nodes; tasks_per_node 1 as D without any --ntasks; `srun -N1 -w host` (one step a node)
-                      says only
-                      tasks_per_node 1
-a line without srun   source `slurm`, S: nodes 1 and tasks_per_node 1, spelling "... (no srun in front: runs on
-                      the first
-in a batch script     node only)"; not for deepspeed, not behind mpirun/ssh/docker, not where the script also
-                      starts something by srun, ssh, pdsh, mpirun
-torchrun,             nodes R (D 1), min_nodes, processes_per_node (D 1; `gpu`, `auto` unresolved), node_rank,
-torch.distributed.    max_restarts, standalone, rendezvous_backend (D static), rendezvous_id, rendezvous_endpoint,
-run / .launch         master_addr and master_port (from the endpoint; D 127.0.0.1 and 29500 for static with more
-                      than one
-                      node; D localhost:29400 for c10d without endpoint), tasks_per_node R 1 under srun or mpirun;
-                      PET_* variables as E. MASTER_ADDR and MASTER_PORT are *not* read by torchrun and claim
-                      nothing.
-                      Launch.launcher is `torchrun`, or `torch.distributed.launch` where --local-rank is passed
-deepspeed             nodes (--num_nodes: S, and AT_LEAST), processes_per_node (--num_gpus), hosts, nodes and
-                      processes_per_node from --include, master_addr, master_port (D 29500), node_rank; hostfile
-                      and configuration as references (their claims arrive in the launch's scope)
-paddle (launch,       a variable wins over its option. Collective: nodes R (--nnodes or the number of --ips; D
-                      1), hosts,
-fleetrun)             processes_per_node (--nproc_per_node, else the number of --gpus/--devices), node_rank,
-                      rendezvous_endpoint, rendezvous_backend (etcd, http), master_addr, master_port, rendezvous_id
-                      (--job_id), max_restarts, tasks_per_node R 1 under srun. PS: ps_mode, ps_servers,
-                      ps_workers (R when a
-                      list is there too), ps_server_endpoints, ps_worker_endpoints, hosts, nodes R
-python under srun,    Launch.launcher is `srun`, `mpirun`, `horovodrun` or `python`. E: master_addr, master_port,
-mpirun, horovodrun    world_size R, rank, local_rank, node_rank. Paddle by hand, E: ps_mode, ps_role, ps_index,
-or with ranks in      ps_server_endpoints, ps_servers, ps_worker_endpoints, ps_workers, ps_current_endpoint; or
-the environment       rank, world_size R, rendezvous_endpoint, master_addr, master_port
-mpirun, horovodrun    S: tasks, tasks_per_node, hosts, nodes, working_directory; hostfile as reference
-program arguments     source `arguments`: tensor/pipeline/context/expert_parallel_size, micro_batch_size_per_gpu,
-                      train_batch_size, gradient_accumulation_steps, process_group_timeout_s, data_path, backend,
-                      dataloader_workers, zero_stage, local_rank; DeepSpeed configuration as reference
-every launch          script, interpreter, working_directory, container (`apptainer IMAGE`, `docker IMAGE`, `pyxis
-                      IMAGE`), prelude, env.NAME (E) for every variable it sees; secrets are Unresolved("redacted")
-derived (job/derive)  world_size = nodes x processes_per_node (tasks for plain python), data_parallel_size, with
-                      `because`
-====================  =================================================================================
+`#SBATCH` (whole job)
+    source `slurm`, all S: nodes, min_nodes (`2-4`), tasks, tasks_per_node, gpus_per_node (--gpus-per-node,
+    --gres=gpu, or --gpus / nodes), gpus_per_task, cpus_per_task, memory_per_node_mib, time_limit_s,
+    partition, hosts, working_directory; tasks and tasks_per_node also from each other and nodes (with
+    `because`)
+srun
+    the same as `#SBATCH` in launch scope, so it wins there; nodes also from `-n` below the number of nodes;
+    tasks_per_node 1 as D without any --ntasks; `srun -N1 -w host` (one step for each node) says only
+    tasks_per_node 1
+a line without srun in a batch script
+    source `slurm`, S: nodes 1 and tasks_per_node 1, spelled `torchrun (no srun in front: runs on the first
+    node only)`; not for deepspeed, not behind mpirun, ssh or an unknown prefix, not where the script also
+    starts something by srun, ssh, pdsh or mpirun
+torchrun, torch.distributed.run, torch.distributed.launch
+    nodes R (D 1), min_nodes, processes_per_node (D 1; `gpu`, `auto` unresolved), node_rank (no default),
+    max_restarts, standalone, rendezvous_backend (D static), rendezvous_id, rendezvous_endpoint, master_addr
+    and master_port (of the endpoint; D 127.0.0.1 and 29500 for static with more than one node; D localhost
+    and 29400 for c10d without endpoint), tasks_per_node R 1 under srun or mpirun; PET_* variables as E.
+    MASTER_ADDR and MASTER_PORT are not read by torchrun and claim nothing but env.MASTER_ADDR.
+    Launch.launcher is `torchrun`, or `torch.distributed.launch` where --local-rank is passed
+deepspeed
+    nodes (--num_nodes: S, and AT_LEAST), processes_per_node (--num_gpus), hosts, nodes and processes_per_node
+    of --include, master_addr, master_port (D 29500), node_rank; hostfile and configuration as references,
+    whose claims arrive in the launch's scope
+paddle (paddle.distributed.launch, fleetrun)
+    a variable wins over its option (E). Collective: nodes R (--nnodes, or the number of --ips; D 1), hosts,
+    processes_per_node (--nproc_per_node, else the number of --gpus or --devices), node_rank,
+    rendezvous_endpoint, rendezvous_backend (etcd, http), master_addr, master_port, rendezvous_id (--job_id),
+    max_restarts, tasks_per_node R 1 under srun. Parameter server: ps_mode, ps_servers, ps_workers (R where a
+    list is given too), ps_server_endpoints, ps_worker_endpoints, hosts, nodes R
+python under srun, mpirun or horovodrun, or with ranks in the environment
+    Launch.launcher is `srun`, `mpirun`, `horovodrun` or `python`. All E: master_addr, master_port, world_size
+    R, rank, local_rank, node_rank. Paddle by hand: ps_mode, ps_role, ps_index, ps_server_endpoints,
+    ps_servers, ps_worker_endpoints, ps_workers, ps_current_endpoint; or rank, world_size R,
+    rendezvous_endpoint, master_addr, master_port
+mpirun, horovodrun
+    S: tasks, tasks_per_node, hosts, nodes; working_directory; the hostfile as reference
+arguments of the program
+    source `arguments`: tensor_, pipeline_, context_ and expert_parallel_size, micro_batch_size_per_gpu,
+    train_batch_size, gradient_accumulation_steps, process_group_timeout_s, data_path, backend,
+    dataloader_workers, zero_stage, local_rank; the DeepSpeed configuration as reference
+every launch
+    script, interpreter, working_directory, container (`apptainer IMAGE`, `docker IMAGE`, `pyxis IMAGE`),
+    prelude, and env.NAME (E) for every variable it sees; secrets are Unresolved("redacted")
+derived (preflight.job.derive)
+    world_size = nodes x processes_per_node (tasks for plain python), processes_per_node of plain python =
+    tasks_per_node, data_parallel_size; with `because`
 """
