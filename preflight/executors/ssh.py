@@ -164,7 +164,7 @@ class SshExecutor:
             "ForwardX11": "no",
             "PermitLocalCommand": "no",
             # QUIET in the user's configuration would hide why a connection failed.
-            "LogLevel": "ERROR",
+            "LogLevel": "INFO",
         }
         return [
             "-T",

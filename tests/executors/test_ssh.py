@@ -38,8 +38,11 @@ async def main():
                     print("training", name, flush=True)
             ask = Ask(0, "shipped.probes:stubborn", {}, 60.0, Context(sys.executable, environment={"RUN": sys.argv[1]}))
             running.append(session.start(ask, told))
-        for one in running:
+        async def finish(one):
             print("answer", repr(await one.result()), flush=True)
+        async with anyio.create_task_group() as group:
+            for one in running:
+                group.start_soon(finish, one)
 
 anyio.run(main)
 """
@@ -222,7 +225,9 @@ def _control_folders(head: NodeProcess) -> set[Path]:
 
 
 @pytest.mark.cluster
-def test_a_cut_link_ends_the_rank(cluster: Cluster, head_environment: dict[str, str]) -> None:
+def test_a_cut_link_ends_the_rank_and_names_the_node(
+    cluster: Cluster, head_environment: dict[str, str]
+) -> None:
     run = "cut"
     with _training(cluster, head_environment, run) as head, faults.node_down(cluster.node("node2")):
         began = time.monotonic()
@@ -238,6 +243,9 @@ def test_a_cut_link_ends_the_rank(cluster: Cluster, head_environment: dict[str, 
             time.sleep(0.05)
         assert on_node2() == []
         assert len(_processes(run)) >= 3, "node1 trains on"
+        answer = head.stdout.readline()
+        assert time.monotonic() < until + 2
+        assert "kind='unreachable'" in answer and "node2 was lost" in answer
 
 
 def _network(pid: int) -> str:

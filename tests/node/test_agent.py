@@ -154,6 +154,14 @@ def test_what_a_finished_probe_left_running_is_ended(with_session: WithSession, 
     with_session(use)
 
 
+@EVERYWHERE
+def test_a_daemon_lives_as_long_as_what_started_it(
+    with_session: WithSession, context: Context | None
+) -> None:
+    answer = ask(with_session, "keep_orphan", context=context)
+    assert isinstance(answer, Done) and answer.value is True, answer
+
+
 def test_the_context_has_its_directory_and_variables(with_session: WithSession, tmp_path: Path) -> None:
     context = Context(sys.executable, directory=str(tmp_path), environment={"NCCL_DEBUG": "INFO"})
     answer = ask(with_session, "place", {"variable": "NCCL_DEBUG"}, context=context)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable  # noqa: UP035 (Python 3.8)
 
+from preflight.node import process
 from preflight.node.wire import ProbeUnavailable
 
 #: A descendant that does what it can to survive: a session of its own, deaf to SIGTERM and SIGHUP.
@@ -114,3 +115,19 @@ def leave_daemon(params: dict[str, Any]) -> int:
     """Return while a daemon of ours goes on."""
     os.environ["STUBBORN"] = STUBBORN
     return subprocess.Popen([sys.executable, "-c", STUBBORN, "0"]).pid
+
+
+def keep_orphan(params: dict[str, Any]) -> bool:
+    """Whether a daemon of ours, whose parent has ended, is still there two looks of the agent later."""
+    reading, writing = os.pipe()
+    parent = os.fork()
+    if parent == 0:
+        daemon = os.fork()
+        if daemon == 0:
+            time.sleep(600)
+        os.write(writing, b"%d" % daemon)
+        os._exit(0)
+    os.waitpid(parent, 0)
+    daemon = int(os.read(reading, 99))
+    time.sleep(1.2)
+    return process.stat_of(daemon) is not None
