@@ -110,7 +110,7 @@ class Finding:
         first = self.locations[0] if self.locations else None
         place = (first.path, " ".join(first.snippet.split())) if first else ("", "")
         parts = (self.id, *place, ",".join(self.nodes) if not first else "", _without_lines(self.subject))
-        return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
+        return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:24]
 
 
 def _without_lines(subject: str) -> str:

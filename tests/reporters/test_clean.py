@@ -1,0 +1,65 @@
+"""Text from files and nodes cannot reach a terminal as anything but text."""
+
+from __future__ import annotations
+
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from preflight.reporters.clean import clean, fold_nodes
+
+
+@given(st.text())
+def test_nothing_that_a_terminal_obeys_is_left(text: str) -> None:
+    for character in clean(text):
+        assert unicodedata.category(character) not in {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
+
+
+@given(st.text(st.characters(categories=["L", "N", "P", "Zs"])))
+def test_ordinary_text_of_any_script_is_left_as_it_is(text: str) -> None:
+    assert clean(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a\tb", "a b"),
+        ("a\r\nb", "a  b"),
+        ("\x1b[31m", "\\x1b[31m"),
+        ("\x9b2J", "\\x9b2J"),
+        ("a\u202eb", "a\\u202eb"),
+        ("\u2028", "\\u2028"),
+        ("\U000e0041", "\\U000e0041"),
+        ("\ud800", "\\ud800"),
+    ],
+)
+def test_what_is_obeyed_is_made_visible(text: str, shown: str) -> None:
+    assert clean(text) == shown
+
+
+def test_newlines_stay_where_they_are_wanted() -> None:
+    assert clean("a\nb\x07", keep_newlines=True) == "a\nb\\x07"
+
+
+@pytest.mark.parametrize(
+    ("names", "folded"),
+    [
+        ((), ""),
+        (("node1",), "node1"),
+        (("node1", "node2", "node3", "db"), "db,node[1-3]"),
+        (("node01", "node02"), "node[01-02]"),
+        (("run.sh:3", "run.sh:9"), "run.sh:3, run.sh:9"),
+        (("a[1-9999999999].sh", "b"), "a[1-9999999999].sh, b"),
+        (("@all", "@*"), "@all, @*"),
+        (("a\x1b[2J", "b"), "a\\x1b[2J, b"),
+    ],
+)
+def test_folding(names: tuple[str, ...], folded: str) -> None:
+    assert fold_nodes(names) == folded
+
+
+def test_many_nodes_are_one_short_word_and_many_files_are_counted() -> None:
+    assert fold_nodes([f"gpu{number}" for number in range(512)]) == "gpu[0-511]"
+    assert fold_nodes([f"run.sh:{number}" for number in range(512)]).endswith(" and 500 more")

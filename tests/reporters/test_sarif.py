@@ -1,0 +1,197 @@
+"""SARIF holds against models of the standard, and says of each finding what a code-scanning page needs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from sarif_pydantic import Sarif
+from sarif_pydantic.sarif import Notification
+from sarif_pydantic.sarif import Suppression as SarifSuppression
+
+from preflight.catalog import Broken
+from preflight.job import Job, Suppression, span_of
+from preflight.judgement import Verdict, failed, passed, unknown
+from preflight.outcome import Severity
+from preflight.report import Report
+from preflight.reporters.base import Style
+from preflight.reporters.sarif import REPORTER
+from tests.building import a_check, a_recording, a_rule, job, judged, reached, seen, span
+
+
+def holds(model: type[BaseModel]) -> Callable[[Any], None]:
+    """What looks at a list whose items this model describes."""
+
+    def look(values: Any) -> None:
+        for value in values:
+            found = model.model_validate(value)
+            assert not [path for path, extra in unknown_keys(found, model.__name__) if extra]
+
+    return look
+
+
+def is_a(*allowed: object) -> Callable[[Any], None]:
+    """What looks at a value that is one of these."""
+
+    def look(value: Any) -> None:
+        assert value in allowed
+
+    return look
+
+
+#: Keys of run, invocation and result in SARIF 2.1.0 that sarif-pydantic 0.6 does not model where
+#: they belong, each with what it must be.
+LEFT_OUT: dict[str, Callable[[Any], None]] = {
+    "columnKind": is_a("unicodeCodePoints"),
+    "exitCode": is_a(0, 1, 3, 4, 5, 130, 143),
+    "toolExecutionNotifications": holds(Notification),
+    "suppressions": holds(SarifSuppression),
+}
+
+
+def log_of(report: Report) -> dict[str, Any]:
+    """The one run of the log, held against the models."""
+    document = json.loads(REPORTER.render(report, Style()))
+    model = Sarif.model_validate(document)
+    # The models take any key; one that they do not know is one that SARIF does not know, or one they left out.
+    for path, extra in unknown_keys(model, "sarif"):
+        for key, value in extra.items():
+            assert key in LEFT_OUT, f"{path}.{key}"
+            LEFT_OUT[key](value)
+    assert document["version"] == "2.1.0"
+    (run,) = document["runs"]
+    assert isinstance(run, dict)
+    ids = [rule["id"] for rule in run["tool"]["driver"]["rules"]]
+    assert ids == sorted(set(ids))
+    for result in run["results"]:
+        assert ids[result["ruleIndex"]] == result["ruleId"]
+    return run
+
+
+def unknown_keys(value: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every model below `value` with the keys it does not declare; property bags may hold anything."""
+    if isinstance(value, BaseModel):
+        yield path, dict(value.model_extra or {})
+        for name in type(value).model_fields:
+            if name != "properties":
+                yield from unknown_keys(getattr(value, name), f"{path}.{name}")
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from unknown_keys(item, f"{path}[{index}]")
+
+
+def saying(*verdicts: Verdict, subject: Job | None = None, broken: tuple[Broken, ...] = ()) -> dict[str, Any]:
+    """The run of a report of one rule that says these."""
+    rule = a_rule(lambda _: verdicts)
+    return log_of(judged(a_recording(subject or job()), [rule], broken=broken))
+
+
+def test_a_misspelt_key_would_be_noticed() -> None:
+    document = json.loads(REPORTER.render(judged(a_recording(job())), Style()))
+    document["runs"][0]["collumnKind"] = "unicodeCodePoints"
+    extras = [key for _, extra in unknown_keys(Sarif.model_validate(document), "sarif") for key in extra]
+    assert [key for key in extras if key not in LEFT_OUT] == ["collumnKind"]
+
+
+def test_a_finding_points_at_its_place_and_the_others_are_related() -> None:
+    text = "#!/bin/bash\nsrun -N2 torchrun --nnodes=4\n"
+    first = span_of("jobs/run it.sh", text, 30, 40)
+    (result,) = saying(failed("x", "4 but 2", at=first, also=[(span(), "2 nodes")], remedy="Say 2."))["results"]
+    assert (result["kind"], result["level"], result["suppressions"]) == ("fail", "error", [])
+    assert result["message"]["text"] == "4 but 2\nFix: Say 2."
+    (place,) = result["locations"]
+    assert place["physicalLocation"]["artifactLocation"] == {"uri": "jobs/run%20it.sh", "uriBaseId": "ROOT"}
+    assert place["physicalLocation"]["region"] == {
+        "startLine": 2,
+        "startColumn": 19,
+        "endLine": 2,
+        "endColumn": 29,
+        "snippet": {"text": "srun -N2 torchrun --nnodes=4"},
+    }
+    (related,) = result["relatedLocations"]
+    assert (related["id"], related["message"]["text"]) == (1, "2 nodes")
+    assert related["physicalLocation"]["artifactLocation"]["uri"] == "run.sh"
+
+
+@pytest.mark.parametrize(
+    ("severity", "level"), [(Severity.ERROR, "error"), (Severity.WARNING, "warning"), (Severity.INFO, "note")]
+)
+def test_severities_have_levels(severity: Severity, level: str) -> None:
+    rule = a_rule(lambda _: [failed("x", "wrong", at=span(), remedy="-")], severity=severity)
+    (result,) = log_of(judged(a_recording(job()), [rule]))["results"]
+    assert result["level"] == level
+
+
+def test_a_fingerprint_stays_when_the_line_moves() -> None:
+    (before,) = saying(failed("run.sh:3", "wrong", at=span(line=3), remedy="-"))["results"]
+    (after,) = saying(failed("run.sh:90", "wrong", at=span(line=90), remedy="-"))["results"]
+    assert before["partialFingerprints"] == after["partialFingerprints"]
+    assert before["locations"] != after["locations"]
+
+
+def test_what_had_to_be_told_and_could_not_is_open_and_no_pass() -> None:
+    run = saying(
+        unknown("ds.json", "a template", required=True, at=span("ds.json", 7)),
+        unknown("other", "not needed"),
+        passed("run.sh"),
+    )
+    (result,) = run["results"]
+    assert (result["kind"], result["level"]) == ("open", "none")
+    assert result["message"]["text"] == "ds.json: a template"
+    assert result["locations"][0]["physicalLocation"]["region"]["startLine"] == 7
+    assert run["properties"]["verdict"] == "incomplete"
+    assert run["invocations"][0] == {"executionSuccessful": True, "exitCode": 3}
+
+
+def test_a_suppressed_finding_is_there_and_says_why() -> None:
+    comment = Suppression("run.sh", 3, ("TST001",), "tried, works here", span())
+    (result,) = saying(failed("x", "wrong", at=span(), remedy="-"), subject=job(suppressions=(comment,)))["results"]
+    assert result["suppressions"] == [{"kind": "inSource", "justification": "tried, works here"}]
+
+
+def test_a_fault_of_nodes_names_them_and_keeps_the_evidence() -> None:
+    check = a_check(
+        lambda subject, fleet, facts: [
+            failed(node.name, "no GPU", at=seen(node.name), nodes=[node.name], remedy="-") for node in fleet.nodes
+        ]
+    )
+    report = judged(a_recording(job(), verb="check", nodes=reached("a", "b"), stages=("node",)), (), [check])
+    (result,) = log_of(report)["results"]
+    assert [place["name"] for place in result["locations"][0]["logicalLocations"]] == ["a", "b"]
+    assert [item["node"] for item in result["properties"]["evidence"]] == ["a", "b"]
+
+
+def test_a_broken_plugin_is_a_notification() -> None:
+    run = saying(broken=(Broken("preflight.rules", "site-rules 2", "site:late", "ImportError: no"),))
+    (note,) = run["invocations"][0]["toolExecutionNotifications"]
+    assert note["level"] == "error"
+    assert "site-rules 2" in note["message"]["text"]
+
+
+def test_inputs_are_artifacts_with_their_digest() -> None:
+    (artifact,) = saying()["artifacts"]
+    assert artifact["location"] == {"uri": "run.sh", "uriBaseId": "ROOT"}
+    assert (artifact["length"], artifact["hashes"]) == (120, {"sha-256": "0" * 64})
+
+
+def test_hostile_text_is_neither_a_command_nor_a_crash() -> None:
+    hostile = "\x1b[2J\x9b2J\u202e\ud800\x00"
+    place = span(hostile, snippet=hostile)
+    report = judged(
+        a_recording(job()),
+        [a_rule(lambda _: [failed(hostile, hostile, at=place, also=[(place, hostile)], remedy="-")])],
+    )
+    document = REPORTER.render(report, Style()).decode()
+    assert all(character.isprintable() or character == "\n" for character in document)
+    log_of(report)
+
+
+def test_one_real_rule_brings_its_own_words() -> None:
+    rule = a_rule(lambda _: [failed("x", "wrong", at=span(), remedy="-")], "WLD001", "launch-size-disagreement")
+    (descriptor,) = log_of(judged(a_recording(job()), [rule]))["tool"]["driver"]["rules"]
+    assert "Why it matters:" in descriptor["help"]["text"]
+    assert descriptor["shortDescription"]["text"].endswith(".")
+    assert descriptor["fullDescription"]["text"].startswith(descriptor["shortDescription"]["text"])

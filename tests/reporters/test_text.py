@@ -1,0 +1,290 @@
+"""What a person reads: carets under the right cells, folded nodes, no escape that a file slipped in."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from preflight.catalog import Broken
+from preflight.job import Job, Span, Suppression, span_of
+from preflight.judgement import Verdict, failed, not_applicable, passed, unknown
+from preflight.outcome import Severity
+from preflight.recording import Recording
+from preflight.report import Report, crashed
+from preflight.reporters.base import Style
+from preflight.reporters.text import REPORTER
+from tests.building import a_check, a_recording, a_rule, job, judged, reached, seen, span
+
+HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\r\nend"
+
+
+def shown(report: Report, *, width: int = 100, color: bool = False, verbose: bool = False) -> str:
+    """The report as text."""
+    return REPORTER.render(report, Style(width, color, verbose)).decode()
+
+
+def saying(*verdicts: Verdict, severity: Severity = Severity.ERROR, subject: Job | None = None) -> Report:
+    """The report of one rule that says these."""
+    return judged(a_recording(subject or job()), [a_rule(lambda _: verdicts, severity=severity)])
+
+
+def test_a_whole_page() -> None:
+    text = "#!/bin/bash\nsrun --nodes=2 torchrun --nnodes=4 train.py\n"
+    first = span_of("run.sh", text, text.index("--nnodes"), text.index(" train"))
+    second = span_of("run.sh", text, text.index("--nodes"), text.index(" torchrun"))
+    rules = [
+        a_rule(
+            lambda _: [
+                failed(
+                    "run.sh:2",
+                    "`--nnodes=4` waits for 4 nodes, but `--nodes=2` starts 2.",
+                    at=first,
+                    also=[(second, "2 nodes")],
+                    remedy="Say --nnodes=$SLURM_NNODES.",
+                )
+            ],
+            "WLD001",
+            "launch-size-disagreement",
+        ),
+        a_rule(lambda _: [passed("run.sh"), passed("train.py")], "FIL001"),
+        a_rule(lambda _: [unknown("run.sh:2", "$PORT comes from outside")], "RDV001"),
+    ]
+    assert shown(judged(a_recording(job()), rules)) == textwrap.dedent(
+        """\
+        error[WLD001] launch-size-disagreement
+          `--nnodes=4` waits for 4 nodes, but `--nodes=2` starts 2.
+          --> run.sh:2:25
+          2 | srun --nodes=2 torchrun --nnodes=4 train.py
+            |                         ^^^^^^^^^^
+          --> run.sh:2:6  2 nodes
+          2 | srun --nodes=2 torchrun --nnodes=4 train.py
+            |      ^^^^^^^^^
+          fix: Say --nnodes=$SLURM_NNODES.
+
+        1 more could not be told and did not have to be (-v lists them)
+
+        passed: FIL 1 (2 subjects)
+        NO-GO  1 error; 1 file in 1 job
+        """
+    )
+
+
+# --- snippets ---
+
+
+def marked(line: str, what: str, *, width: int = 100) -> str:
+    """What stands above the carets when `what` in `line` is pointed at."""
+    start = line.index(what)
+    place = span_of("run.sh", line, start, start + len(what))
+    page = shown(saying(failed("x", "wrong", at=place, remedy="-")), width=width).splitlines()
+    number = next(index for index, row in enumerate(page) if row.startswith("  1 | "))
+    above, below = page[number], page[number + 1]
+    left = cell_len(below[: below.index("^")])
+    right = left + below.count("^")
+    assert cell_len(above) <= width
+    return "".join(_cells(above)[left:right])
+
+
+def _cells(text: str) -> list[str]:
+    """A list with one entry a terminal cell; of a wide character the second is empty."""
+    found: list[str] = []
+    for character in text:
+        if cell_len(character) == 0:
+            found[-1] += character
+        else:
+            found.extend([character, *[""] * (cell_len(character) - 1)])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("line", "what", "above"),
+    [
+        ("srun --nodes=2", "--nodes=2", "--nodes=2"),
+        ("\t\tsrun\t--nodes=2", "--nodes=2", "--nodes=2"),
+        ("export NAME=训练任务 NODES=2", "NODES=2", "NODES=2"),
+        ("export NAME=训练任务 NODES=2", "训练任务", "训练任务"),
+        ("echo e\u0301e\u0301e\u0301 --nodes=2", "--nodes=2", "--nodes=2"),
+        ("echo \x1b[31m --nodes=2", "--nodes=2", "--nodes=2"),
+        ("            deeply --nodes=2", "--nodes=2", "--nodes=2"),
+        ("--first=1", "--first=1", "--first=1"),
+    ],
+    ids=["plain", "tabs", "behind-wide", "wide", "combining", "escape", "indented", "at-the-start"],
+)
+def test_the_caret_stands_under_what_it_means(line: str, what: str, above: str) -> None:
+    assert marked(line, what) == above
+    assert marked(line, what, width=40) == above
+
+
+def test_of_a_long_line_the_part_that_matters_is_shown() -> None:
+    line = "torchrun " + "--option=value " * 6 + "--nnodes=4 " + "--other=value " * 6
+    assert marked(line, "--nnodes=4", width=60) == "--nnodes=4"
+    page = shown(saying(failed("x", "wrong", at=span_of("run.sh", line, 99, 109), remedy="-")), width=60)
+    (row,) = [row for row in page.splitlines() if row.startswith("  1 | ")]
+    assert row.startswith("  1 | …")
+    assert row.endswith("…")
+
+
+@given(
+    st.text(st.characters(exclude_characters="\n"), max_size=300),
+    st.integers(0, 300),
+    st.integers(0, 300),
+    st.integers(1, 140),
+)
+def test_any_place_of_any_line_can_be_shown(line: str, start: int, length: int, width: int) -> None:
+    place = span_of("run.sh", line, start, start + length)
+    page = shown(saying(failed("x", "wrong", at=place, remedy="-")), width=max(40, width))
+    if line.strip():
+        assert "^" in page
+    for row in page.splitlines():
+        assert cell_len(row) <= max(40, width)
+
+
+def test_a_place_beyond_the_snippet_still_has_a_caret() -> None:
+    place = Span("run.sh", 1, 900, 4, 2, "short")
+    assert "^" in shown(saying(failed("x", "wrong", at=place, remedy="-")))
+
+
+# --- hostile text ---
+
+
+def hostile_report() -> Report:
+    """A report in which every text that comes from outside tries to command the terminal."""
+    place = Span(HOSTILE, 1, 1, 1, 3, HOSTILE)
+    rules = [
+        a_rule(
+            lambda _: [
+                failed(HOSTILE, HOSTILE, at=place, also=[(place, HOSTILE), seen(HOSTILE, HOSTILE)], remedy=HOSTILE),
+                unknown(HOSTILE, HOSTILE, required=True, at=place),
+                passed(HOSTILE),
+                not_applicable(HOSTILE, HOSTILE),
+            ]
+        )
+    ]
+    checks = [a_check(lambda *_: [failed("x", HOSTILE, at=seen("a"), nodes=[HOSTILE, "b"], remedy="-")])]
+    idle = (Suppression(HOSTILE, 9, (HOSTILE,), HOSTILE, place),)
+    recording = a_recording(
+        job(name=HOSTILE, suppressions=idle),
+        verb="check",
+        nodes=reached(HOSTILE, silent=[f"{HOSTILE}2"]),
+        stages=("node", HOSTILE),
+        skipped=[("smoke", HOSTILE)],
+    )
+    report = judged(recording, rules, checks, broken=(Broken("preflight.rules", HOSTILE, HOSTILE, HOSTILE),))
+    assert report.findings
+    return report
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_no_control_character_of_a_file_or_node_reaches_the_terminal(verbose: bool) -> None:
+    page = shown(hostile_report(), verbose=verbose)
+    assert all(character.isprintable() or character == "\n" for character in page)
+    colored = shown(hostile_report(), color=True, verbose=verbose)
+    ours = re.sub(r"\x1b\[[0-9;]*m", "", colored)
+    assert all(character.isprintable() or character == "\n" for character in ours)
+    assert "owned" in page
+
+
+def test_markup_is_text() -> None:
+    page = shown(saying(failed("x", "[bold]wrong[/] :smile: [link=http://x]", at=span(), remedy="-")))
+    assert "[bold]wrong[/] :smile: [link=http://x]" in page
+
+
+def test_colours_are_there_when_wanted_and_change_no_word() -> None:
+    report = saying(failed("x", "wrong", at=span(), remedy="Say 4."))
+    colored = shown(report, color=True)
+    assert "\x1b[" in colored
+    assert re.sub(r"\x1b\[[0-9;]*m", "", colored) == shown(report)
+
+
+# --- nodes ---
+
+
+def on_nodes(count: int) -> Recording:
+    """A check recording of `count` nodes."""
+    names = [f"gpu{number:03}" for number in range(count)]
+    return a_recording(job(), verb="check", nodes=reached(*names), stages=("node",))
+
+
+def test_512_nodes_with_one_fault_take_one_line() -> None:
+    recording = on_nodes(512)
+    check = a_check(
+        lambda subject, fleet, facts: [
+            failed(node.name, "no GPU is visible", at=seen(node.name, "0 GPUs"), nodes=[node.name], remedy="Load it.")
+            for node in fleet.nodes
+        ]
+    )
+    page = shown(judged(recording, (), [check]))
+    assert "error[TST501] fault-tst501  on gpu[000-511]\n" in page
+    assert "  seen on gpu[000-511]: 0 GPUs; expected connected\n" in page
+    assert len(page.splitlines()) < 14
+
+
+def test_silent_nodes_and_skipped_stages_are_named_at_the_top() -> None:
+    recording = a_recording(
+        job(),
+        verb="check",
+        nodes=reached("a1", "a2", silent=["b7"]),
+        stages=("open", "node"),
+        skipped=[("smoke", "b7 cannot be reached")],
+    )
+    head = shown(judged(recording)).splitlines()[:2]
+    assert head == [
+        "2 of 3 nodes answered over ssh: a[1-2]; silent: b7",
+        "stages: open 1.0 s, node 1.0 s, smoke skipped (b7 cannot be reached)",
+    ]
+
+
+def test_what_was_required_and_could_not_be_told_is_listed_with_its_place() -> None:
+    page = shown(saying(*(unknown(f"node{n}", "no answer", required=True, at=span()) for n in (1, 2))))
+    assert "could not be told:\n  TST001 fault-tst001 (node[1-2]): no answer\n  --> run.sh:3:5\n" in page
+    assert "INCOMPLETE  2 that had to be told and could not" in page
+
+
+def test_suppressed_findings_and_idle_comments_are_mentioned() -> None:
+    comments = (
+        Suppression("run.sh", 3, ("TST001",), "tried", span()),
+        Suppression("run.sh", 9, ("TST002",), "", span()),
+    )
+    page = shown(saying(failed("x", "wrong", at=span(), remedy="-"), subject=job(suppressions=comments)))
+    assert "suppressed TST001 at run.sh:3: tried" in page
+    assert "note: run.sh:9 suppresses TST002, which found nothing" in page
+
+
+def test_messages_are_wrapped_to_a_narrow_terminal() -> None:
+    page = shown(saying(failed("x", "word " * 40, at=span(), remedy="word " * 40), severity=Severity.INFO), width=40)
+    assert max(cell_len(row) for row in page.splitlines()) <= 40
+    assert page.count("word") == 80
+
+
+def test_verbose_lists_everything() -> None:
+    report = saying(passed("run.sh"), not_applicable("train.py", "no launch"), unknown("x", "$N comes from outside"))
+    page = shown(report, verbose=True)
+    assert "pass TST001 fault-tst001 (run.sh)" in page
+    assert "not-applicable TST001 fault-tst001 (train.py): no launch" in page
+    assert "$N comes from outside" in page
+
+
+@pytest.mark.parametrize(
+    ("report", "last"),
+    [
+        (judged(a_recording()), "NOTHING TO DO  no launch script or configuration was recognised in the paths given"),
+        (judged(a_recording(job())), "GO  nothing found; 1 file in 1 job"),
+        (judged(a_recording(job(), interrupted=130)), "INCOMPLETE  nothing found; 1 file in 1 job; interrupted"),
+        (
+            crashed(RuntimeError("x"), verb="lint", created="", version=""),
+            "INCOMPLETE  a bug in preflight ended the run; standard error has the details",
+        ),
+        (
+            saying(*(failed(str(n), f"{n}", at=span(), remedy="-") for n in range(2)), severity=Severity.WARNING),
+            "GO  2 warnings; 1 file in 1 job",
+        ),
+    ],
+    ids=["nothing", "go", "interrupted", "bug", "warnings"],
+)
+def test_the_last_line_is_the_verdict(report: Report, last: str) -> None:
+    assert shown(report).splitlines()[-1] == last
