@@ -6,7 +6,7 @@ Checks plan from these, so that only what the job makes necessary is asked of a 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from preflight.job import WHOLE_JOB, Claim, Job, Known, Scope, Unresolved, as_int
@@ -154,6 +154,11 @@ def named(fleet: Fleet, host: str) -> Node | None:
     return short[0] if len(short) == 1 and not is_literal(host) else None
 
 
+def unreached(fleet: Fleet) -> tuple[str, ...]:
+    """The nodes that gave no agent; what depends on them is blocked by NOD001."""
+    return tuple(record.node.name for record in fleet.records if record.problem)
+
+
 def is_literal(host: str) -> bool:
     """Whether `host` is an address, not a name."""
     try:
@@ -247,8 +252,3 @@ def fold(names: Iterable[str], most: int = 8) -> str:
     if len(listed) <= most:
         return ", ".join(listed)
     return ", ".join(listed[:most]) + f" and {len(listed) - most} more"
-
-
-def claims_of(items: Iterable[Endpoint]) -> Iterator[Claim]:
-    """All claims of several endpoints, each once."""
-    yield from dict.fromkeys(claim for item in items for claim in item.claims)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from preflight.job import Claim, Job
 from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
 from preflight.links import schedule
 from preflight.outcome import Confidence, Evidence, Severity
-from preflight.recording import Facts, Fleet, Node, Observed
+from preflight.recording import Facts, Fleet, Node, NodeRecord, Observed
 from preflight.request import Request, probe_name
-from preflight_checks.demands import Endpoint, backends, endpoints, fold, is_loopback, owner
+from preflight_checks.demands import Endpoint, backends, endpoints, fold, is_loopback, owner, unreached
 from preflight_checks.interface_filter import chosen, dialled, nccl_default, subnet
 from preflight_checks.matrix import Cell, Shape, shapes
-from preflight_checks.names import lookups, unresolvable
-from preflight_checks.probes.interfaces import Interface, interfaces
+from preflight_checks.names import lookups, misnamed
+from preflight_checks.probes.interfaces import Interface, Interfaces, interfaces
 from preflight_checks.probes.links import dial, listen
 
 #: Label of the port the kernel picks, as Gloo and NCCL let it do for their own connections.
@@ -57,7 +57,7 @@ def plan_links(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
         return
     nodes = {node.name: node for node in fleet.reached}
     binds = bound_by(job, fleet)
-    addresses = {name: address_of(job, node, facts) for name, node in nodes.items()}
+    addresses = addresses_of(job, fleet, facts)
     claims = tuple(
         dict.fromkeys(claim for found in binds.values() for item in found for claim in item.claims)
     )
@@ -82,23 +82,35 @@ def plan_links(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
                 )
 
 
-def address_of(job: Job, node: Node, facts: Facts) -> str:
-    """The address at which the job's processes on `node` will be dialled.
+def addresses_of(job: Job, fleet: Fleet, facts: Facts) -> dict[str, str]:
+    """The address at which the job's processes will be dialled, by node name.
 
     That of the interface a filter chooses; for Gloo what the node's own name resolves to; else of the interface
     NCCL would take by itself; and the name of the node where nothing of it is known.
     """
-    seen = facts.of(interfaces, node.name)
-    have: Sequence[Interface] = seen.value.interfaces if isinstance(seen, Observed) else ()
+    have = {node: fact.interfaces for node, fact in facts.observed(interfaces).items()}
+    by_name = "nccl" not in backends(job)[0]
+    own = {
+        seen.node: [text for text in seen.fact.value.addresses if not is_loopback(text)]
+        for seen in lookups(facts, own=True)
+        if by_name and isinstance(seen.fact, Observed)
+    }
+    return {
+        node.name: _address(job, node, have.get(node.name, ()), own.get(node.name)) for node in fleet.reached
+    }
+
+
+def address_of(job: Job, node: Node, facts: Facts) -> str:
+    """The address of one node, as `addresses_of` chooses it."""
+    return addresses_of(job, Fleet((NodeRecord(node),)), facts)[node.name]
+
+
+def _address(job: Job, node: Node, have: Sequence[Interface], own: Sequence[str] | None) -> str:
     choice = chosen(job, node.name, have)
     if choice is not None and not choice.interface.loopback:
         return choice.address.address
-    if "nccl" not in backends(job)[0]:
-        for look in lookups(facts, own=True):
-            if look.node == node.name and isinstance(look.fact, Observed):
-                addresses = [text for text in look.fact.value.addresses if not is_loopback(text)]
-                if addresses:
-                    return addresses[0]
+    if own:
+        return own[0]
     for item in nccl_default(have).interfaces:
         address = dialled(item)
         if address is not None and item.up and not item.loopback:
@@ -159,14 +171,16 @@ def port_unreachable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         yield not_applicable("links", "the job has one node")
         return
     every = cells(facts)
-    nameless = [
-        c for c in every if c.result.status == "unresolved" and unresolvable(facts, c.source, c.result.host)
-    ]
+    wrong = misnamed(facts)
+    nameless = [c for c in every if c.result.status in _WORDS and (c.source, c.result.host) in wrong]
     tried = [cell for cell in every if cell not in nameless and cell.result.status != "unbound"]
     yield from _untried(facts, every, nameless)
     found = shapes(tried, lambda cell: cell.result.status in _WORDS)
     for shape in found:
         yield _unreachable(shape, _claims(job, fleet, shape))
+    silent = unreached(fleet)
+    if silent:
+        yield unknown(f"links of {fold(silent)}", "blocked by NOD001")
     if tried and not found:
         yield passed(_coverage(fleet))
 
@@ -176,7 +190,9 @@ def _untried(facts: Facts, every: Sequence[Cell], nameless: Sequence[Cell]) -> I
     for host in dict.fromkeys(cell.result.host for cell in nameless):
         nodes = fold(dict.fromkeys(cell.source for cell in nameless if cell.result.host == host))
         yield unknown(
-            f"links: {nodes} to {host}", f"blocked by NAM002: {host} does not resolve there", required=True
+            f"links: {nodes} to {host}",
+            f"blocked by NAM002: {host} is not what it should be there",
+            required=True,
         )
     missing: dict[str, list[str]] = {}
     for seen in facts.each(dial):
@@ -224,9 +240,15 @@ def _sentence(shape: Shape) -> str:
         return f"{shape.node} reaches nobody ({fold(others)})"
     if shape.kind == "isolated":
         return f"{shape.node} neither reaches anybody nor can be reached ({fold(others)})"
+    if shape.kind == "around":
+        return f"some links of {shape.node} fail ({_pairs(shape)})"
     if shape.mutual:
         return f"{shape.node} and {shape.other} cannot reach each other"
     return f"{shape.node} cannot reach {shape.other}"
+
+
+def _pairs(shape: Shape) -> str:
+    return fold((f"{source} to {peer}" for source, peer in sorted({cell.pair for cell in shape.cells})), 4)
 
 
 def _ports(shape: Shape) -> str:
@@ -333,6 +355,8 @@ def _way(shape: Shape) -> str:
             if shape.mutual
             else f"from {shape.node} to {shape.other}"
         )
+    if shape.kind == "around":
+        return f"on some links of {shape.node} ({_pairs(shape)})"
     return {"inbound": "to", "outbound": "from"}.get(shape.kind, "to and from") + f" {shape.node}"
 
 
@@ -386,25 +410,21 @@ def _payload_evidence(cell: Cell) -> Evidence:
 
 def _mtus(shape: Shape, facts: Facts) -> str:
     """The MTUs of the interfaces on the network that was dialled, where they are known."""
+    have = facts.observed(interfaces)
     found: dict[str, int] = {}
     for cell in shape.cells:
-        for node, network in ((cell.source, _network(facts, cell)), (cell.peer, _network(facts, cell))):
-            seen = facts.of(interfaces, node)
-            if not network or not isinstance(seen, Observed):
-                continue
-            for item in seen.value.interfaces:
-                if item.mtu and any(subnet(address) == network for address in item.addresses):
+        networks = _networks(have, cell.peer, cell.result.address)
+        for node in cell.pair:
+            for item in have[node].interfaces if node in have else ():
+                if item.mtu and any(subnet(address) in networks for address in item.addresses):
                     found[f"{node} {item.name}"] = item.mtu
     if not found:
         return ""
     return "; " + fold((f"{name} has MTU {mtu}" for name, mtu in sorted(found.items())), 4)
 
 
-def _network(facts: Facts, cell: Cell) -> str:
-    seen = facts.of(interfaces, cell.peer)
-    if isinstance(seen, Observed):
-        for item in seen.value.interfaces:
-            for address in item.addresses:
-                if address.address == cell.result.address:
-                    return subnet(address)
-    return ""
+def _networks(have: Mapping[str, Interfaces], node: str, address: str) -> set[str]:
+    """The network of `address` on `node`; empty when it is not known to be there."""
+    if node not in have:
+        return set()
+    return {subnet(a) for item in have[node].interfaces for a in item.addresses if a.address == address}

@@ -35,7 +35,8 @@ class Shape:
     """Failing cells with one explanation.
 
     `kind`: `everybody` (no cell works), `inbound` (nobody reaches `node`), `outbound` (`node` reaches nobody),
-    `isolated` (both), `pair` (`node` to `other`, `mutual` when the way back fails too).
+    `isolated` (both), `around` (several cells, all of `node`), `pair` (`node` to `other`, `mutual` when the way
+    back fails too).
     """
 
     kind: str
@@ -79,6 +80,8 @@ def _covers(kind: str, node: str, other: str, pair: Pair) -> bool:
         return True
     if kind == "pair":
         return set(pair) == {node, other}
+    if kind == "around":
+        return node in pair
     return (kind != "outbound" and pair[1] == node) or (kind != "inbound" and pair[0] == node)
 
 
@@ -89,6 +92,10 @@ def _explain(bad: set[Pair], tried: set[Pair]) -> Iterable[tuple[str, str, str]]
     targets = {pair[1] for pair in tried}
     if bad == tried and len(targets) > 2:
         yield ("everybody", "", "")
+        return
+    common = set.intersection(*({*pair} for pair in bad))
+    if len(bad) > 1 and len(common) == 1 and not any(bad <= line for _k, _n, line in _full_lines(bad, tried)):
+        yield ("around", common.pop(), "")
         return
     left = set(bad)
     candidates = _full_lines(bad, tried)

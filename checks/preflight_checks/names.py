@@ -262,15 +262,13 @@ def _not_the_listener(endpoint: Endpoint, nodes: dict[str, Lookup], holder: str,
     )
 
 
-def unresolvable(facts: Facts, node: str, host: str) -> bool:
-    """Whether `node` is known not to resolve `host`; then NAM002 says so and nobody else need."""
-    return any(
-        seen.node == node
-        and seen.request.params.get("name") == host
-        and isinstance(seen.fact, Observed)
-        and not seen.fact.value.addresses
+def misnamed(facts: Facts) -> set[tuple[str, str]]:
+    """(node, host) where the host is known to lead nowhere or to the node itself; NAM002 says so already."""
+    return {
+        (seen.node, seen.fact.value.name)
         for seen in lookups(facts, own=False)
-    )
+        if isinstance(seen.fact, Observed) and _publishes_loopback(seen.fact.value)
+    }
 
 
 def _seen(host: str, found: dict[str, Lookup]) -> Evidence:

@@ -9,7 +9,7 @@ from preflight.judgement import Verdict, check, failed, not_applicable, passed, 
 from preflight.outcome import Evidence, Severity
 from preflight.recording import Facts, Fleet, Node, Seen, Unavailable
 from preflight.request import Request, probe_name
-from preflight_checks.demands import Endpoint, endpoints, is_literal, owner
+from preflight_checks.demands import Endpoint, endpoints, fold, is_literal, owner, unreached
 from preflight_checks.probes.ports import PortState, bindable
 
 
@@ -68,7 +68,10 @@ def port_in_use(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Evidence: pytorch/pytorch#126510, pytorch/pytorch#85604, NVIDIA/Megatron-LM#343.
     """
     asked = list(_binds(job, fleet))
-    if not asked:
+    silent = unreached(fleet)
+    if silent and any(endpoint.port for endpoint in endpoints(job)):
+        yield unknown(f"ports on {fold(silent)}", "blocked by NOD001")
+    elif not asked:
         yield not_applicable("ports", "the job's files name no port that a reachable node binds")
         return
     seen = {

@@ -91,6 +91,7 @@ def driver_too_old(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         return
     installed = {seen.node: seen for seen in facts.each(packages)}
     old: dict[tuple[str, str, str], list[str]] = {}
+    without_cuda: dict[str, list[Seen[Packages]]] = {}
     for seen in facts.each(gpus):
         node = seen.node
         if isinstance(seen.fact, Unavailable):
@@ -100,13 +101,16 @@ def driver_too_old(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         if not driver:
             yield unknown(node, "blocked by GPU001: its driver does not answer", required=True)
             continue
-        runtime = _runtime(installed.get(node))
+        asked = installed.get(node)
+        runtime = _runtime(asked)
         if isinstance(runtime, Verdict):
             yield runtime
             continue
         what, cuda, compatible = runtime
         needed = minimum_driver(cuda)
-        if needed is None:
+        if not cuda and asked is not None:
+            without_cuda.setdefault(what, []).append(asked)
+        elif needed is None:
             yield unknown(node, f"no driver is listed for CUDA {cuda} of {what}")
         elif _numbers(driver) >= _numbers(needed):
             yield passed(node)
@@ -116,6 +120,8 @@ def driver_too_old(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             )
         else:
             old.setdefault((driver, what, cuda), []).append(node)
+    for what, found in without_cuda.items():
+        yield _without_cuda(what, found)
     for (driver, what, cuda), nodes in old.items():
         needed = minimum_driver(cuda) or ""
         yield failed(
@@ -131,7 +137,7 @@ def driver_too_old(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
 
 def _runtime(seen: Seen[Packages] | None) -> tuple[str, str, str] | Verdict:
-    """Framework with version, its CUDA version, and a forward-compatibility folder; or why it cannot be told."""
+    """Framework with version, its CUDA version (empty for none) and a forward-compatibility folder; or why not."""
     if seen is None:
         return unknown("the ranks' framework", "it was not asked for")
     if not isinstance(seen.fact, Observed):
@@ -141,25 +147,24 @@ def _runtime(seen: Seen[Packages] | None) -> tuple[str, str, str] | Verdict:
     for name, framework in (("torch", value.torch), ("paddlepaddle", value.paddle)):
         if framework is not None:
             version = framework.version or value.versions.get(name, "")
-            if framework.cuda:
-                folders = value.forward_compatibility
-                return f"{name} {version}", framework.cuda, folders[0] if folders else ""
-            return failed(
-                f"{seen.node}: {name}",
-                f"{name} {version} on {seen.node} was built without CUDA, and the job needs GPUs",
-                at=Evidence(
-                    "packages",
-                    f"{name} {version}",
-                    "a build for CUDA",
-                    f"{value.executable} -m pip list",
-                    seen.node,
-                ),
-                also=seen.request.because,
-                nodes=(seen.node,),
-                remedy=f"Install a CUDA build of {name} for {value.executable}.",
-            )
+            folders = value.forward_compatibility
+            return f"{name} {version}", framework.cuda, folders[0] if folders else ""
     reason = f"neither torch nor paddle is installed for {value.executable}"
     return unknown(seen.node, reason, required=True)
+
+
+def _without_cuda(what: str, found: list[Seen[Packages]]) -> Verdict:
+    nodes = [seen.node for seen in found]
+    fact = found[0].fact
+    executable = fact.value.executable if isinstance(fact, Observed) else "python3"
+    return failed(
+        f"{what}: no CUDA",
+        f"{what} on {fold(nodes)} was built without CUDA, and the job needs GPUs",
+        at=Evidence("packages", what, "a build for CUDA", f"{executable} -m pip list", nodes[0]),
+        also=found[0].request.because,
+        nodes=nodes,
+        remedy=f"Install a CUDA build of {what.split()[0]} for {executable}.",
+    )
 
 
 @check(

@@ -105,8 +105,9 @@ def test_forward_compatibility_makes_it_unknown() -> None:
 
 
 def test_a_build_without_cuda_is_an_error() -> None:
-    seen = facts(cards("node0"), installed("node0", cuda=""))
-    assert "built without CUDA" in one(judge(driver_too_old, job(**JOB), fleet(1), seen), Status.FAIL).message
+    seen = facts(*(made for i in range(3) for made in (cards(f"node{i}"), installed(f"node{i}", cuda=""))))
+    found = one(judge(driver_too_old, job(**JOB), fleet(3), seen), Status.FAIL)
+    assert "built without CUDA" in found.message and found.nodes == ("node0", "node1", "node2")
 
 
 def test_a_context_nobody_knows_is_unknown_but_a_silent_one_is_required() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from preflight.links import disjoint, schedule
@@ -149,6 +150,13 @@ def test_two_faults_are_two_findings() -> None:
     assert [v.nodes for v in verdicts if v.status is Status.FAIL] == [("node3",), ("node1", "node2")]
 
 
+def test_some_links_of_one_node_are_one_finding() -> None:
+    bad = {("node1", "node3"), ("node3", "node0"), ("node3", "node2")}
+    seen = network(lambda s, p, _l: "filtered" if (s, p) in bad else OK)
+    found = one(judge(port_unreachable, job(**JOB), fleet(), seen), Status.FAIL)
+    assert found.nodes == ("node3",) and "node1 to node3, node3 to node0" in found.message
+
+
 def test_another_program_on_the_port_is_told_apart() -> None:
     seen = network(lambda s, p, label: "stranger" if label == MASTER else OK)
     assert "another program" in one(judge(port_unreachable, job(**JOB), fleet(), seen), Status.FAIL).message
@@ -167,9 +175,12 @@ def test_a_name_that_is_known_not_to_resolve_is_left_to_nam002() -> None:
 
     said = network(status)
     assert "does not resolve" in one(judge(port_unreachable, job(**JOB), fleet(), said), Status.FAIL).message
-    look = fact(resolve, "node3", Lookup("node0", [], "unresolved"), params={"name": "node0"})
-    found = one(judge(port_unreachable, job(**JOB), fleet(), Facts((*said.records, look))), Status.UNKNOWN)
-    assert found.required and "NAM002" in found.message
+    for answer in (Lookup("node0", [], "unresolved"), Lookup("node0", ["127.0.0.1"])):
+        look = fact(resolve, "node3", answer, params={"name": "node0"})
+        found = one(
+            judge(port_unreachable, job(**JOB), fleet(), Facts((*said.records, look))), Status.UNKNOWN
+        )
+        assert found.required and "NAM002" in found.message
 
 
 def test_pairs_that_were_not_tried_are_unknown() -> None:
@@ -201,3 +212,17 @@ def test_a_slow_link_is_a_warning() -> None:
 
 def test_large_payloads_that_arrive_pass() -> None:
     assert statuses(judge(large_payload_stalls, job(**JOB), fleet(), network(lambda *_: OK))) == {"pass"}
+
+
+def test_links_of_a_silent_node_are_blocked() -> None:
+    seen = network(lambda *_: OK, 3)
+    verdicts = judge(port_unreachable, job(**JOB), fleet(4, node3="no answer"), seen)
+    assert "NOD001" in one(verdicts, Status.UNKNOWN).message
+    assert one(verdicts, Status.PASS).subject == "links: all 3 pairs, both ways"
+
+
+def test_a_fault_among_512_nodes_is_judged_in_time() -> None:
+    began = time.monotonic()
+    wanted = plan(port_unreachable, job(**JOB), fleet(512))
+    assert time.monotonic() - began < 5
+    assert len(wanted) == 2 * 48 * 256

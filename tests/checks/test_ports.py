@@ -74,3 +74,8 @@ def test_a_reserved_port_says_so() -> None:
         fact(bindable, "node0", PortState(80, "", "denied", "Permission denied"), params={"port": 80})
     )
     assert "1024" in one(judge(port_in_use, low, fleet(), denied), Status.FAIL).message
+
+
+def test_ports_of_a_silent_node_are_unknown_not_passed() -> None:
+    verdicts = judge(port_in_use, job(**JOB), fleet(2, node0="no answer"), facts())
+    assert "NOD001" in one(verdicts, Status.UNKNOWN).message
