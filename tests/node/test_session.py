@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import anyio
 import pytest
-from anyio.abc import ObjectReceiveStream, ObjectSendStream
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from preflight.executors.base import Channel, ExecutorError
 from preflight.node.wire import PROTOCOL, Ask, Beat, Done, Failed, FrameReader, Ready, encode
@@ -23,8 +23,8 @@ class FakeChannel:
     description = "a fake channel"
 
     def __init__(self) -> None:
-        self.out: ObjectSendStream[bytes]
-        self._in: ObjectReceiveStream[bytes]
+        self.out: MemoryObjectSendStream[bytes]
+        self._in: MemoryObjectReceiveStream[bytes]
         self.out, self._in = anyio.create_memory_object_stream[bytes](100)
         self.sent: list[object] = []
         self.closed = False

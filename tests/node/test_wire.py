@@ -29,7 +29,7 @@ from preflight.node.wire import (
 )
 
 CONTEXT = Context("python", ["apptainer", "exec", "i.sif"], "/w", {"A": "ä"}, ["module load x"], "run.sh:3")
-MESSAGES = [
+MESSAGES: list[Any] = [
     Ask(1, "a.b:c", {"x": [1, None, "ö"]}, 2.5),
     Ask(2, "a.b:c", {}, 1.0, CONTEXT),
     Cancel(1),
