@@ -1,0 +1,128 @@
+"""Malformed input of every kind: a located finding or `unknown`, exit code 3 at most, never a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from preflight import api
+from preflight.report import to_json
+
+GOOD_JSON = '{\n  "train_batch_size": 64,\n  "train_micro_batch_size_per_gpu": 4\n}\n'
+LAUNCH = "#!/bin/bash\ndeepspeed --hostfile hostfile train.py --deepspeed_config ds_config.json\n"
+HOSTS = "node1 slots=4\nnode2 slots=4\n"
+#: Bytes of the over-sized file; the reader's limit is 2 MiB.
+LARGE = 10 * 1024 * 1024
+
+
+def a_job(folder: Path) -> None:
+    (folder / "run.sh").write_text(LAUNCH)
+    (folder / "hostfile").write_text(HOSTS)
+    (folder / "ds_config.json").write_text(GOOD_JSON)
+    (folder / "train.py").write_text("import deepspeed\n\ndeepspeed.init_distributed()\n")
+
+
+def truncated(path: Path) -> None:
+    path.write_text(path.read_text()[: len(path.read_text()) // 2])
+
+
+def tabs(path: Path) -> None:
+    path.write_text("\t" + path.read_text().replace("\n", "\n\t").replace(" ", "\t"))
+
+
+def placeholders(path: Path) -> None:
+    path.write_text("{{ header }}\n" + path.read_text().replace("4", "{{ slots }}"))
+
+
+def nul_bytes(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:10] + b"\0\0\0" + path.read_bytes()[10:])
+
+
+def oversized(path: Path) -> None:
+    with path.open("ab") as stream:
+        stream.write(b"\n" + b"# filler\n" * (LARGE // 9))
+
+
+def link_loop(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path.name)
+
+
+def unreadable(path: Path) -> None:
+    # Root reads everything, so what cannot be read is something that is no file.
+    path.unlink()
+    os.mkfifo(path)
+
+
+def latin(path: Path) -> None:
+    path.write_bytes("# Größe\n".encode("latin-1") + path.read_bytes())
+
+
+def windows_lines(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+
+
+def empty(path: Path) -> None:
+    path.write_text("")
+
+
+HARMFUL = [truncated, nul_bytes, oversized, link_loop, unreadable]
+HARMLESS = [tabs, placeholders, latin, windows_lines, empty]
+FILES = ["run.sh", "hostfile", "ds_config.json", "train.py"]
+
+
+def lint(folder: Path, *names: str) -> tuple[int, dict[str, Any]]:
+    """Exit code and report of linting these files of `folder`; an exception would be a traceback."""
+    report = api.lint([folder / name for name in names], root=folder)
+    return report.exit_code, json.loads(to_json(report))
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("damage", [*HARMFUL, *HARMLESS])
+def test_no_damage_is_a_traceback(tmp_path: Path, name: str, damage: Callable[[Path], None]) -> None:
+    a_job(tmp_path)
+    damage(tmp_path / name)
+    code, report = lint(tmp_path, "run.sh", name)
+    assert code in (0, 1, 3)
+    assert "is a bug" not in json.dumps(report)
+    assert not report["coverage"]["broken"]
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("damage", [nul_bytes, oversized, link_loop, unreadable])
+def test_a_selected_input_that_cannot_be_read_is_told(
+    tmp_path: Path, name: str, damage: Callable[[Path], None]
+) -> None:
+    a_job(tmp_path)
+    damage(tmp_path / name)
+    code, report = lint(tmp_path, name)
+    told = [finding["locations"][0]["path"] for finding in report["findings"]]
+    not_told = [outcome["subject"] for outcome in report["coverage"]["not_told"] if outcome["required"]]
+    assert name in told + not_told
+    assert code in (1, 3)
+
+
+def test_a_file_that_one_refers_to_is_told_with_its_place(tmp_path: Path) -> None:
+    a_job(tmp_path)
+    truncated(tmp_path / "ds_config.json")
+    code, report = lint(tmp_path, "run.sh")
+    places = [(f["locations"][0]["path"], f["locations"][0]["line"]) for f in report["findings"]]
+    assert any(path == "ds_config.json" and line >= 1 for path, line in places), report["findings"]
+    assert code == 1
+
+
+def test_nothing_outside_the_root_is_read(tmp_path: Path) -> None:
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    a_job(inside)
+    secret = tmp_path / "outside.json"
+    secret.write_text('{"train_batch_size": 7777}')
+    (inside / "ds_config.json").unlink()
+    (inside / "ds_config.json").symlink_to(secret)
+    _, report = lint(inside, "run.sh")
+    assert "7777" not in json.dumps(report)
