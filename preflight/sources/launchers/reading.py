@@ -75,7 +75,7 @@ def read_commands(
     result = Reading()
     ids: dict[str, int] = {}
     for command in commands:
-        line = launch_line(command, ids)
+        line = launch_line(command, header if batch else None, ids)
         if line is None:
             continue
         reading = _read(line, dict(header) if batch else {}, tree, elsewhere=elsewhere)
@@ -105,8 +105,14 @@ class Line:
     prefixed: bool = False
 
 
-def launch_line(command: Command, ids: dict[str, int] | None = None) -> Line | None:
-    """The launch a command is, or None. `ids` counts the launches of each line for their ids."""
+def launch_line(
+    command: Command, header: Mapping[str, slurm.Asked] | None = None, ids: dict[str, int] | None = None
+) -> Line | None:
+    """The launch a command is, or None.
+
+    `header`: the options of the batch script it stands in, None outside of one. `ids` counts the launches of each
+    line for their ids.
+    """
     peeled = peel(command)
     if not peeled.words or only_talks(program_name(peeled.words)):
         return None
@@ -118,7 +124,7 @@ def launch_line(command: Command, ids: dict[str, int] | None = None) -> Line | N
         if at is not None:
             found = _launcher(peeled.words[at:])
             prefixed = True
-    if found is None and is_python(peeled.words) and _is_distributed(command, peeled.wrappers, environment):
+    if found is None and is_python(peeled.words) and _is_distributed(header, peeled.wrappers, environment):
         program = python_program(peeled.words)
         if program is not None and posixpath.basename(text_of(program.words[0]) or "") not in _TOOLS:
             found = _Found(_PLAIN, peeled.words, peeled.words[0])
@@ -166,7 +172,7 @@ def _launcher(words: Sequence[Word]) -> _Found | None:
 
 
 def _is_distributed(
-    command: Command, wrappers: Sequence[Wrapper], environment: Mapping[str, Variable]
+    header: Mapping[str, slurm.Asked] | None, wrappers: Sequence[Wrapper], environment: Mapping[str, Variable]
 ) -> bool:
     if has_ranks(environment):
         return True
@@ -177,17 +183,26 @@ def _is_distributed(
             count = wrapper.scanned.last("np")
             return count is None or count.value not in (Known("1"), Known(1))
         if wrapper.name == "srun":
-            return not _single(wrapper)
+            return not _single(wrapper, header)
     return False
 
 
-def _single(srun: Wrapper) -> bool:
-    """Whether srun starts one task only."""
+def _single(srun: Wrapper, header: Mapping[str, slurm.Asked] | None) -> bool:
+    """Whether srun starts one task only: a preparation or a conversion, not ranks."""
     asked = slurm.from_options(srun.scanned.given)
-    tasks = asked.get("ntasks")
-    if tasks is not None:
-        return tasks.value in (Known("1"), Known(1))
-    return False
+    if "ntasks" in asked:
+        return _is_one(asked["ntasks"])
+    if header is None and not asked:
+        # Typed inside an allocation: nobody knows how large.
+        return False
+    counts = {**(header or {}), **asked}
+    if "ntasks" in counts and not ({"nodes", "ntasks_per_node"} & set(asked)):
+        return _is_one(counts["ntasks"])
+    return all(_is_one(counts[dest]) for dest in ("nodes", "ntasks_per_node") if dest in counts)
+
+
+def _is_one(asked: slurm.Asked) -> bool:
+    return asked.value in (Known("1"), Known(1))
 
 
 def _starts_elsewhere(command: Command) -> bool:

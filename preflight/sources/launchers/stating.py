@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from preflight.job import (
     WHOLE_JOB,
     Claim,
-    Known,
     Launch,
     OneOf,
     Plain,
@@ -26,8 +25,8 @@ from preflight.job import (
     lift,
     one_of,
 )
-from preflight.sources.base import LaunchLine, Tree, Variable, Word
-from preflight.sources.launchers.options import Given, glue, head, pieces_of, split_last, text_of
+from preflight.sources.base import LaunchLine, SourceFile, Tree, Variable, Word
+from preflight.sources.launchers.options import Given, glue, head, pieces_of, split_last, text_of, texts
 
 #: A range such as `2:4` with more members than this is left unresolved.
 _WIDEST_RANGE = 16
@@ -229,12 +228,12 @@ def started(
     stating = Stating(launcher, line.scope, line.command.condition)
     if words:
         word = words[0]
-        text = text_of(word)
-        if text:
-            program = _module_path(text, line, tree) if module else relative(text, line, tree) or text
-            if "/" not in text or not text.startswith(("/", "~", "..")) or relative(text, line, tree):
-                references.append(Reference(program, "script", word.span, line.scope))
-        value: Value = Known(program) if program else word.value
+        found = [_program(text, line, tree, module=module) for text in texts(word.value) if text]
+        for path, inside in found:
+            if inside and (len(found) == 1 or isinstance(tree.read(path), SourceFile)):
+                references.append(Reference(path, "script", word.span, line.scope))
+        program = found[0][0] if len(found) == 1 else ""
+        value = one_of(path for path, _ in found) if found else word.value
         stating.say("script", value, word.span, word.spelling)
     claims, more = argument_claims(line, words[1:], tree)
     launch = Launch(
@@ -247,6 +246,14 @@ def started(
         condition=line.command.condition,
     )
     return Started(launch, (*stating.claims, *claims), (*references, *more))
+
+
+def _program(text: str, line: LaunchLine, tree: Tree, *, module: bool) -> tuple[str, bool]:
+    """The file a program's name leads to, and whether it lies inside the root."""
+    if module:
+        return _module_path(text, line, tree), True
+    inside = relative(text, line, tree)
+    return (text, False) if inside is None else (inside, True)
 
 
 def relative(path: str, line: LaunchLine, tree: Tree) -> str | None:
@@ -266,7 +273,7 @@ def _module_path(name: str, line: LaunchLine, tree: Tree) -> str:
     flat = name.replace(".", "/")
     for candidate in (f"{flat}.py", f"{flat}/__main__.py", f"{flat}/__init__.py"):
         found = relative(candidate, line, tree)
-        if found is not None and hasattr(tree.read(found), "text"):
+        if found is not None and isinstance(tree.read(found), SourceFile):
             return found
     return relative(f"{flat}.py", line, tree) or f"{flat}.py"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from preflight.job import Known, Relation, Strength
+from preflight.job import Known, OneOf, Relation, Strength
 from tests.sources.launchers.reading_lines import only, read, values, why
 
 
@@ -22,6 +22,10 @@ from tests.sources.launchers.reading_lines import only, read, values, why
         "ps aux | grep torchrun",
         "srun hostname",
         "srun -n1 python preprocess.py",
+        "#SBATCH -N 1\nsrun python download.py",
+        "#SBATCH -N 1 --ntasks-per-node=1\nsrun python download.py",
+        "#SBATCH -n 1\nsrun python download.py",
+        "#SBATCH -N 4 -n 4\nsrun -N1 --ntasks-per-node=1 python download.py",
         "export MASTER_ADDR=n1 MASTER_PORT=1\npython make_index.py",
         "torchrun --help",
         "cat <<EOF\ntorchrun --nnodes=2 t.py\nEOF",
@@ -80,6 +84,13 @@ def test_python_under_srun_is_a_launch_and_its_tasks_are_ranks() -> None:
     assert only(reading, "interpreter").value == Known("python")
 
 
+@pytest.mark.parametrize(
+    "line", ["#SBATCH -N 2\nsrun python t.py", "#SBATCH -n 2\nsrun python t.py", "srun python t.py"]
+)
+def test_python_may_be_several_ranks(line: str) -> None:
+    assert len(read(line, path="j.sbatch").launches) == 1
+
+
 def test_exported_ranks_make_python_a_launch() -> None:
     reading = read("export MASTER_ADDR=n1 MASTER_PORT=29500\nWORLD_SIZE=4 RANK=$R python train.py")
     found = {c.quantity: c for c in reading.claims if c.source == "environment" and c.quantity[:4] != "env."}
@@ -128,6 +139,14 @@ def test_programs_are_found_where_the_line_runs() -> None:
         read("torchrun tools/t.py", path="scripts/run.sh", tools__t_dot_py="").launches[0].program
         == "tools/t.py"
     )
+
+
+def test_alternative_programs_are_all_referred_to() -> None:
+    script = "if [ -d src ]; then P=src/a.py; else P=./b.py; fi\ntorchrun $P"
+    reading = read(script, b_dot_py="x = 1\n")
+    assert only(reading, "script").value == OneOf(("src/a.py", "b.py"))
+    assert [r.target for r in reading.references] == ["b.py"]
+    assert reading.launches[0].program == ""
 
 
 def test_secrets_are_named_and_never_shown() -> None:

@@ -36,7 +36,8 @@ def test_collective_by_master() -> None:
 def test_the_oldest_spellings() -> None:
     found = values(
         read(
-            "python -m paddle.distributed.launch --cluster_node_ips=a,b --node_ip=a --started_port=6170 --selected_gpus=0,1 t.py"
+            "python -m paddle.distributed.launch --cluster_node_ips=a,b --node_ip=a"
+            " --started_port=6170 --selected_gpus=0,1 t.py"
         )
     )
     assert (found["hosts"], found["processes_per_node"], found["master_port"]) == (("a", "b"), 2, 6170)
