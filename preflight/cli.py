@@ -329,10 +329,11 @@ def _complain(text: str) -> None:
 
 def main() -> None:
     """The `preflight` command: every way out of it has one of the documented exit codes."""
-    sys.exit(_run(sys.argv[1:]))
+    sys.exit(run(sys.argv[1:]))
 
 
-def _run(arguments: list[str]) -> int:
+def run(arguments: list[str]) -> int:
+    """The exit code of the command with these arguments; what it has to say is then written."""
     from preflight.errors import UsageError
 
     try:

@@ -1,0 +1,314 @@
+"""The command: its exit codes, what goes to which stream, and what it says to mistakes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from preflight import __version__, api, cli
+from preflight.recording import save
+from tests.building import a_recording, assert_follows_schema, job, reached
+
+GOOD = "#!/bin/bash\ntorchrun --standalone --nproc_per_node=2 train.py\n"
+#: Two nodes that meet at the loopback address of each.
+BAD = "#!/bin/bash\ntorchrun --nnodes=2 --nproc_per_node=1 --node_rank=$R --master_addr=localhost train.py\n"
+#: `preflight` as it is installed beside the interpreter that runs the tests.
+COMMAND = str(Path(sys.executable).parent / "preflight")
+
+
+def run(
+    *arguments: str | Path,
+    cwd: Path,
+    command: Sequence[str] = (COMMAND,),
+    environment: Mapping[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own."""
+    return subprocess.run(
+        [*command, *map(str, arguments)],
+        cwd=cwd,
+        env={**os.environ, **(environment or {})},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A folder with a good job and a bad one, each in its own folder."""
+    for name, text in (("good", GOOD), ("bad", BAD)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.sh").write_text(text)
+        (tmp_path / name / "train.py").write_text("print('training')\n")
+    (tmp_path / "empty").mkdir()
+    return tmp_path
+
+
+def called(*arguments: str | Path) -> int:
+    """The exit code of the command, in this process."""
+    return cli.run([str(argument) for argument in arguments])
+
+
+# --- exit codes ---
+
+
+def test_0_go(tree: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    assert called("lint", tree / "good" / "run.sh") == 0
+    out, err = capfdbinary.readouterr()
+    assert out.splitlines()[-1].startswith(b"GO ")
+    assert err == b""
+
+
+def test_1_no_go(tree: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    assert called("lint", tree / "bad" / "run.sh") == 1
+    out, err = capfdbinary.readouterr()
+    assert b"run.sh:2:" in out
+    assert out.splitlines()[-1].startswith(b"NO-GO ")
+    assert err == b""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["lint", "nowhere.sh"], "nowhere.sh does not exist"),
+        (["lint", "--profil=gate"], "--profile"),
+        (["lint", "--fail-on", "never"], "error"),
+        (["lnt"], "Did you mean 'lint'?"),
+        (["train.sbatch"], "preflight lint train.sbatch"),
+        (["lint", ".", "--select", "RDV01"], "the nearest: RDV001"),
+        (["lint", ".", "--ignore", "rendezvous-on-lopback"], "rendezvous-on-loopback"),
+        (["lint", ".", "-o", "jsn"], "did you mean 'json'?"),
+        (["lint", ".", "-o", "json:"], "a file name is expected"),
+        (["lint", ".", "-o", "json", "-o", "text"], "only one format can go to standard output"),
+        (["lint", ".", "-o", "json:no/such/folder.json"], "there is no folder no/such"),
+        (["lint", ".", "-o", "json:."], "is a folder"),
+        (["explain", "RDV01"], "RDV001"),
+        (["explain", "zzzzzz"], "there is no rule or check 'zzzzzz'"),
+        (["judge", "nowhere.json"], "cannot be read"),
+        (["check", ".", "--on", "shh"], "did you mean 'ssh'?"),
+        (["check", ".", "--hosts", "-oProxyCommand=x"], "is no host name"),
+        (["check", ".", "--hosts", "-oProxyCommand=x@node1"], "is no user name"),
+        (["check", ".", "--hosts", "a,b,a"], "a is named twice"),
+        (["check", "."], "which nodes?"),
+        (["schema", "repotr"], "report"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_2_a_mistake_is_one_sentence_and_no_traceback(
+    arguments: list[str],
+    says: str,
+    tree: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tree / "good")
+    assert called(*arguments) == 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert says in err
+    assert "Traceback" not in err
+
+
+def test_3_incomplete_and_allowed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    saved = tmp_path / "saved.json"
+    saved.write_bytes(save(a_recording(job(), verb="check", nodes=reached("a", silent=["b"]))))
+    assert called("judge", saved) == 3
+    assert called("judge", saved, "--allow-incomplete") == 0
+    assert capfd.readouterr().out.count("INCOMPLETE") == 2
+
+
+def test_4_nothing_to_do(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert called("lint", tree / "empty") == 4
+    assert "NOTHING TO DO" in capfd.readouterr().out
+
+
+def test_5_a_bug_shows_its_traceback_and_the_report_is_written_all_the_same(
+    tree: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*arguments: object, **options: object) -> None:
+        raise RuntimeError("a bug\x1b[2J")
+
+    monkeypatch.setattr(api, "jobs_in", broken)
+    assert called("lint", tree / "good", "-o", f"json:{tree / 'report.json'}") == 5
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "Traceback" in err
+    assert "this is a bug in preflight" in err
+    assert "\x1b" not in err
+    report = assert_follows_schema((tree / "report.json").read_bytes())
+    assert (report["exit_code"], report["verdict"]) == (5, "incomplete")
+
+
+def test_130_interrupted(tree: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    def interrupted(*arguments: object, **options: object) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(api, "jobs_in", interrupted)
+    assert called("lint", tree / "good") == 130
+    assert "interrupted" in capfd.readouterr().err
+
+
+# --- output ---
+
+
+def test_one_report_on_standard_output_and_the_others_in_files(tree: Path) -> None:
+    done = run("lint", "bad", "-o", "json", "-o", "sarif:a.sarif", "-o", "text:a.txt", "-o", "json:a.json", cwd=tree)
+    assert (done.returncode, done.stderr) == (1, "")
+    on_stdout = assert_follows_schema(done.stdout.encode())
+    in_file = assert_follows_schema((tree / "a.json").read_bytes())
+    for document in (on_stdout, in_file):
+        document["run"].pop("created")
+    assert on_stdout == in_file
+    assert json.loads((tree / "a.sarif").read_text())["version"] == "2.1.0"
+    assert "NO-GO" in (tree / "a.txt").read_text()
+    assert not [path for path in tree.iterdir() if path.name.startswith(".")]
+
+
+def test_a_report_file_replaces_a_link_and_follows_none(tree: Path) -> None:
+    (tree / "precious").write_text("precious")
+    (tree / "report.json").symlink_to(tree / "precious")
+    assert called("lint", tree / "good", "-o", f"json:{tree / 'report.json'}") == 0
+    assert (tree / "precious").read_text() == "precious"
+    assert_follows_schema((tree / "report.json").read_bytes())
+
+
+def test_the_exit_code_does_not_depend_on_the_format(tree: Path) -> None:
+    for output in ("text", "json", "sarif"):
+        assert run("lint", "bad", "-o", output, cwd=tree).returncode == 1
+
+
+def test_a_reader_that_goes_away_is_no_error(tree: Path) -> None:
+    process = subprocess.Popen(
+        [COMMAND, "lint", "bad", "-o", "json"], cwd=tree, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    complaint = process.stderr.read()
+    process.stderr.close()
+    assert process.wait(timeout=60) == 1
+    assert complaint == b""
+
+
+@pytest.mark.parametrize(
+    ("options", "environment", "colored"),
+    [
+        ([], {}, False),
+        (["--color"], {}, True),
+        (["--color"], {"NO_COLOR": "1"}, True),
+        (["--no-color"], {}, False),
+    ],
+)
+def test_colour(tree: Path, options: list[str], environment: dict[str, str], colored: bool) -> None:
+    done = run("lint", "bad", *options, cwd=tree, environment=environment)
+    assert ("\x1b[" in done.stdout) is colored
+
+
+@pytest.mark.parametrize(
+    ("environment", "colored"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)]
+)
+def test_colour_on_a_terminal(tree: Path, environment: dict[str, str], colored: bool) -> None:
+    ours, theirs = os.openpty()
+    plain = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "TERM", "FORCE_COLOR")}
+    subprocess.run(
+        [COMMAND, "lint", "bad"],
+        cwd=tree,
+        env={**plain, "TERM": "xterm", **environment},
+        stdout=theirs,
+        timeout=60,
+        check=False,
+    )
+    os.close(theirs)
+    seen = os.read(ours, 65536)
+    os.close(ours)
+    assert b"NO-GO" in seen
+    assert (b"\x1b[" in seen) is colored
+
+
+def test_select_ignore_and_fail_on(tree: Path) -> None:
+    def exit_code(*options: str) -> int:
+        return run("lint", "bad", *options, cwd=tree).returncode
+
+    assert exit_code("--select", "rendezvous-on-loopback") == 1
+    assert exit_code("--select", "FIL") == 0
+    assert exit_code("--ignore", "RDV") == 0
+    # A check's name may stand in a configuration that lint shares.
+    assert exit_code("--ignore", "RDV", "--ignore", "port-in-use") == 0
+
+
+# --- the small verbs ---
+
+
+def test_version_and_help(tmp_path: Path) -> None:
+    assert run("--version", cwd=tmp_path).stdout == f"preflight {__version__}\n"
+    done = run("--help", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "Exit codes: 0 go, 1 no-go, 2 usage, 3 incomplete, 4 nothing to do, 5 a bug" in done.stdout
+
+
+def test_rules_and_explain_agree(capfd: pytest.CaptureFixture[str]) -> None:
+    assert called("rules", "-o", "json") == 0
+    listed = json.loads(capfd.readouterr().out)
+    assert len(listed) > 10
+    for name in (listed[0]["id"], listed[0]["name"], listed[0]["id"].lower()):
+        assert called("explain", name) == 0
+        out = capfd.readouterr().out
+        assert out.startswith(f"{listed[0]['id']} {listed[0]['name']}\n")
+        assert "Why it matters:" in out
+
+
+@pytest.mark.parametrize("document", ["report", "recording"])
+def test_schema(document: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert called("schema", document) == 0
+    assert json.loads(capfd.readouterr().out)["title"] == f"preflight {document}"
+
+
+# --- a hostile folder ---
+
+EVIL = "import pathlib\npathlib.Path(__file__).with_suffix('.ran').write_text('')\nraise SystemExit('imported')\n"
+
+
+@pytest.fixture
+def hostile(tree: Path) -> Path:
+    """A folder with a job in it, and with modules and a distribution that want to be imported."""
+    folder = tree / "bad"
+    for name in (
+        *("click", "rich", "pydantic", "yaml", "tree_sitter", "anyio", "ClusterShell", "psutil", "pathspec"),
+        *("typing", "pathlib", "difflib", "sitecustomize", "usercustomize", "evil"),
+    ):
+        (folder / f"{name}.py").write_text(EVIL)
+    for name in ("preflight_rules", "preflight_checks"):
+        (folder / name).mkdir()
+        (folder / name / "__init__.py").write_text(EVIL)
+    for kind, names in (("egg-info", "PKG-INFO"), ("dist-info", "METADATA")):
+        info = folder / f"evil-1.{kind}"
+        info.mkdir()
+        (info / names).write_text("Metadata-Version: 2.1\nName: evil\nVersion: 1\n")
+        groups = ("rules", "checks", "sources", "executors", "reporters")
+        (info / "entry_points.txt").write_text("".join(f"[preflight.{g}]\nevil = evil:PACK\n" for g in groups))
+    (folder / "pyproject.toml").write_text('[project.entry-points."preflight.rules"]\nevil = "evil:PACK"\n')
+    (folder / "preflight.toml").write_text('plugins = ["evil"]\n')
+    return folder
+
+
+@pytest.mark.parametrize("command", [(COMMAND,), (sys.executable, "-m", "preflight")], ids=["command", "module"])
+def test_nothing_of_the_tree_that_is_linted_is_imported(hostile: Path, command: tuple[str, ...]) -> None:
+    done = run("lint", ".", "-o", "json", cwd=hostile, command=command)
+    assert not list(hostile.rglob("*.ran"))
+    report = assert_follows_schema(done.stdout.encode())
+    assert done.returncode == 1
+    assert report["coverage"]["broken"] == []
+    assert not [plugin for plugin in report["tool"]["plugins"] if "evil" in plugin]
+
+
+def test_explain_and_rules_import_nothing_of_it_either(hostile: Path) -> None:
+    for arguments in (["rules"], ["explain", "RDV001"], ["--help"]):
+        assert run(*arguments, cwd=hostile, command=(sys.executable, "-m", "preflight")).returncode == 0
+    assert not list(hostile.rglob("*.ran"))
