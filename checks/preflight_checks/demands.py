@@ -102,7 +102,9 @@ def _store_endpoint(job: Job, scope: Scope) -> Endpoint | None:
         parts = split_endpoint(spelled) if spelled else None
         host, port = parts if parts else ("", None)
         default = C10D_PORT if kind == "rendezvous" else MASTER_PORT
-        return Endpoint("the rendezvous endpoint", kind, host, port or default if spelled else 0, claims)
+        # Port 0 lets the system choose one; only a missing port has a default.
+        chosen = default if port is None else port
+        return Endpoint("the rendezvous endpoint", kind, host, chosen if spelled else 0, claims)
     addresses, ports = deciding(job, "master_addr", scope), deciding(job, "master_port", scope)
     if not addresses and not ports:
         return None

@@ -21,6 +21,9 @@ from preflight_checks.probes.links import dial, listen
 FREE = "a free port"
 #: The probe's own limits are 2 s for the greeting and 2.5 s for the payload; the rest is for starting it.
 _DEADLINE_S = 6.0
+#: A faulty node delays every round by the connect time-out. With more rounds it is made shorter, but stays above the
+#: second after which the kernel sends a lost SYN again.
+_CONNECT_S, _LEAST_CONNECT_S, _ALL_ROUNDS_S = 2.0, 1.5, 8.0
 
 #: How a failed connection shows itself, for messages.
 _WORDS = {
@@ -41,7 +44,7 @@ def bound_by(job: Job, fleet: Fleet) -> dict[str, list[Endpoint]]:
         node = owner(fleet, endpoint)
         if node is None and endpoint.kind in ("store", "rendezvous"):
             node = fleet.master
-        if node is not None and endpoint.port:
+        if node is not None and 0 < endpoint.port < 65536:
             found.setdefault(node.name, []).append(endpoint)
     return found
 
@@ -61,7 +64,9 @@ def plan_links(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     claims = tuple(
         dict.fromkeys(claim for found in binds.values() for item in found for claim in item.claims)
     )
-    for pairs in schedule(tuple(nodes)).rounds:
+    rounds = schedule(tuple(nodes)).rounds
+    connect_s = min(_CONNECT_S, max(_LEAST_CONNECT_S, _ALL_ROUNDS_S / max(1, len(rounds))))
+    for pairs in rounds:
         for a, b in pairs:
             for source, peer in ((a, b), (b, a)):
                 found = binds.get(peer, [])
@@ -72,7 +77,7 @@ def plan_links(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
                 yield Request(
                     probe_name(dial),
                     source,
-                    {"targets": targets},
+                    {"targets": targets, "connect_s": round(connect_s, 2)},
                     peer=peer,
                     listen=probe_name(listen),
                     listen_params={"ports": sorted({item.port for item in found})},

@@ -79,3 +79,7 @@ def test_a_reserved_port_says_so() -> None:
 def test_ports_of_a_silent_node_are_unknown_not_passed() -> None:
     verdicts = judge(port_in_use, job(**JOB), fleet(2, node0="no answer"), facts())
     assert "NOD001" in one(verdicts, Status.UNKNOWN).message
+
+
+def test_port_0_is_chosen_by_the_system_and_not_looked_at() -> None:
+    assert plan(port_in_use, job(rendezvous_backend="c10d", rendezvous_endpoint="node0:0"), fleet()) == []
