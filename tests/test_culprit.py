@@ -155,6 +155,19 @@ def test_when_all_entered_and_none_left_no_rank_is_named() -> None:
     assert found is not None and "all 3 ranks entered collective 2 (sum 2)" in found.because
 
 
+def test_two_ranks_that_others_left_behind_are_named_with_the_path_between_them() -> None:
+    story = Story(4)
+    story.training(until_s=30.0)
+    for rank in range(4):
+        story.collective(rank, 5.0, 2, took=0.1 if rank in (0, 3) else None)
+    for rank in (0, 3):
+        story.collective(rank, 5.2, 3)
+    found = story.blame(12.0)
+    assert named(found) == (1, "stuck")
+    assert found is not None and found.also == (2,)
+    assert "rank 2 on node2: look at the path between them" in found.because
+
+
 def test_a_rank_that_advertises_loopback_is_named_when_the_group_hangs() -> None:
     story = Story(2)
     for rank in range(2):

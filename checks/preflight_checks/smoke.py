@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -20,7 +21,11 @@ from reference_trainer.training import LOSS_FALLS_TO, TOLERANCE
 
 #: Steps after which an ordinary run must have learnt something of the built-in task.
 _LEARNING_STEPS = 5
-_STACK_LINES = 12
+_LAST_LINES = 6
+_FRAMES = 8
+#: A frame and the head of a thread in a dump of Python's faulthandler (most recent call first).
+_FRAME = re.compile(r'File "([^"]*)", line (\d+) in (\S+)')
+_THREAD = re.compile(r"^(?:Current thread|Thread) 0x.*$", re.MULTILINE)
 
 
 @check(
@@ -132,26 +137,31 @@ def _observed(run: SmokeRun, blamed: Culprit) -> str:
 
 
 def _details(run: SmokeRun, blamed: Culprit) -> Iterator[Evidence]:
-    """The stack or the last words of the rank to blame."""
+    """Where the rank to blame stood, else its last words."""
     members = {int(r.request.params["rank"]): (r.request.node, r.request.key) for r in run.records}
-    for view in views(members, run.events, run.records, began_s=0.0).values():
-        wanted = view.rank == blamed.rank or (blamed.rank is None and view.rank == min(members))
-        if wanted and view.stacks.strip():
-            yield Evidence(FACT, "stack: " + _shortened(view.stacks), node=view.node, at_s=blamed.since_s)
+    wanted = blamed.rank if blamed.rank is not None else min(members)
+    view = views(members, run.events, run.records, began_s=0.0)[wanted]
+    if view.stacks.strip():
+        yield Evidence(FACT, "stack: " + stack_of(view.stacks), node=view.node, at_s=blamed.since_s)
+        return
     for record in run.records:
-        mine = record.request.key == blamed.key and record.unavailable is not None
-        if mine and record.unavailable is not None and record.unavailable.detail.strip():
-            yield Evidence(
-                FACT,
-                "last words: " + _shortened(record.unavailable.detail),
-                node=blamed.node,
-                at_s=record.finished_s,
-            )
+        problem = record.unavailable
+        if record.request.key == blamed.key and problem is not None and problem.detail.strip():
+            lines = [line.strip() for line in problem.detail.splitlines() if line.strip()]
+            words = " | ".join(lines[-_LAST_LINES:])
+            yield Evidence(FACT, "last words: " + words, node=blamed.node, at_s=record.finished_s)
 
 
-def _shortened(text: str) -> str:
-    lines = [line for line in text.strip().splitlines() if line.strip()]
-    return "\n".join(lines[-_STACK_LINES:])
+def stack_of(text: str) -> str:
+    """The innermost frames of the rank's own thread, innermost first, from faulthandler's dump of all threads."""
+    threads = [_FRAME.findall(block) for block in _THREAD.split(text)]
+    own = [frames for frames in threads if any("reference_trainer" in path for path, _, _ in frames)]
+    main = [frames for frames in own if any(name == "rank" for _, _, name in frames)]
+    frames = next(iter(main or own or [frames for frames in threads if frames]), [])
+    if not frames:
+        return " | ".join(line.strip() for line in text.splitlines()[:_LAST_LINES] if line.strip())
+    shown = [f"{name} ({path.rsplit('/', 1)[-1]}:{line})" for path, line, name in frames[:_FRAMES]]
+    return " < ".join(shown)
 
 
 def _nodes(run: SmokeRun, blamed: Culprit) -> tuple[str, ...]:

@@ -167,6 +167,17 @@ def test_a_killed_rank_is_named_with_node_phase_signal_and_last_words() -> None:
     assert verdict.locations
 
 
+STACKS = """\
+Thread 0x00007f01 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 324 in wait
+  File "preflight-bundle:/reference_trainer/progress.py", line 150 in _beat
+
+Current thread 0x00007f00 (most recent call first):
+  File "/srv/data.py", line 3 in read
+  File "preflight-bundle:/reference_trainer/collective.py", line 87 in rank
+"""
+
+
 def test_a_stuck_rank_shows_its_stack() -> None:
     group = {"event": phases.PHASE, "phase": phases.GROUP}
     beat = {"event": phases.BEAT, "progress": 0}
@@ -180,12 +191,13 @@ def test_a_stuck_rank_shows_its_stack() -> None:
             (0, 8.5, "child", beat),
             (1, 8.5, "child", beat),
             (1, 8.6, "head", {"event": phases.DECIDED, "because": "x"}),
-            (1, 8.7, "agent", {"stacks": 'File "data.py", line 3 in read'}),
+            (1, 8.7, "agent", {"stacks": STACKS}),
         ),
     )
     verdict = one(judged(rank_did_not_finish, facts), Status.FAIL)
     assert verdict.nodes == ("node1",)
-    assert any(item.observed == 'stack: File "data.py", line 3 in read' for item in verdict.evidence)
+    shown = [item.observed for item in verdict.evidence if item.observed.startswith("stack")]
+    assert shown == ["stack: read (data.py:3) < rank (collective.py:87)"]
 
 
 def test_a_run_that_could_not_be_is_unknown_and_required() -> None:
