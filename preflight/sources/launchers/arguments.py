@@ -56,7 +56,7 @@ def argument_claims(
     line: LaunchLine, words: Sequence[Word], tree: Tree
 ) -> tuple[tuple[Claim, ...], tuple[Reference, ...]]:
     """The claims of a program's arguments in the launch's scope, and the configuration files they name."""
-    from preflight.sources.launchers.stating import Stating, as_text, relative
+    from preflight.sources.launchers.stating import Stating, as_text, paths_of, relative
 
     stating = Stating("arguments", line.scope, line.command.condition)
     references: list[Reference] = []
@@ -71,9 +71,9 @@ def argument_claims(
         if not isinstance(data.value, Known) or not _is_number(str(data.value.value)):
             stating.given("data_path", data, as_text)
     config = scanned.last("deepspeed_config")
-    if config is not None and isinstance(config.value, Known):
-        target = relative(str(config.value.value), line, tree)
-        if target is not None:
+    for path in paths_of(config.value, config.parts) if config is not None else ():
+        target = relative(path, line, tree)
+        if config is not None and target is not None:
             references.append(Reference(target, _CONFIG, config.span, line.scope))
     references.extend(_hugging_face(line, words, tree))
     return tuple(stating.claims), tuple(references)

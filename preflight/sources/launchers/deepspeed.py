@@ -22,7 +22,7 @@ from preflight.job import (
 )
 from preflight.sources.base import LaunchLine, Reading, Tree
 from preflight.sources.launchers.options import Given, Scanned, scan, table, texts
-from preflight.sources.launchers.stating import Stating, as_text, relative, started
+from preflight.sources.launchers.stating import Stating, as_text, paths_of, relative, started
 
 _DEFAULT_PORT = 29500
 _OPTIONS = table(
@@ -150,7 +150,7 @@ def _included_slots(value: Value) -> Value:
 
 def _hostfile(scanned: Scanned, line: LaunchLine, tree: Tree) -> Iterator[Reference]:
     given = scanned.last("hostfile")
-    for path in texts(given.value) if given is not None else ():
+    for path in paths_of(given.value, given.parts) if given is not None else ():
         target = relative(path, line, tree)
         if given is not None and target is not None:
             yield Reference(target, "hostfile", given.span, line.scope)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from preflight.job import Plain, Reference, Strength, Value, as_int, lift
 from preflight.sources.base import LaunchLine, Tree
 from preflight.sources.launchers.options import Option, Scanned, Table, table, texts
-from preflight.sources.launchers.stating import Stating, relative
+from preflight.sources.launchers.stating import Stating, paths_of, relative
 
 #: Options that take two words.
 _TWO = ("-mca", "--mca", "-gmca", "--gmca", "-genv", "-env", "--prtemca", "--pmixmca")
@@ -85,7 +85,7 @@ def state(stating: Stating, scanned: Scanned, line: LaunchLine, tree: Tree) -> I
     given = scanned.last("hostfile")
     if given is None:
         return
-    for path in texts(given.value):
+    for path in paths_of(given.value, given.parts):
         target = relative(path, line, tree)
         if target is not None:
             yield Reference(target, "hostfile", given.span, line.scope)

@@ -28,6 +28,8 @@ from preflight.job import (
 from preflight.sources.base import LaunchLine, SourceFile, Tree, Variable, Word
 from preflight.sources.launchers.options import Given, glue, head, pieces_of, split_last, text_of, texts
 
+#: What the shell reader says of `$PWD` and its like.
+_STARTED_IN = "the directory it is started in"
 #: A range such as `2:4` with more members than this is left unresolved.
 _WIDEST_RANGE = 16
 
@@ -228,7 +230,9 @@ def started(
     stating = Stating(launcher, line.scope, line.command.condition)
     if words:
         word = words[0]
-        found = [_program(text, line, tree, module=module) for text in texts(word.value) if text]
+        found = [
+            _program(text, line, tree, module=module) for text in paths_of(word.value, word.parts) if text
+        ]
         for path, inside in found:
             if inside and (len(found) == 1 or isinstance(tree.read(path), SourceFile)):
                 references.append(Reference(path, "script", word.span, line.scope))
@@ -266,7 +270,22 @@ def relative(path: str, line: LaunchLine, tree: Tree) -> str | None:
     if not directory:
         base = outermost.span.path
     found = tree.resolve(path, relative_to=base)
-    return found if found is None else posixpath.normpath(found)
+    if found is None:
+        return None
+    folder = posixpath.dirname(base)
+    if folder and path.startswith(f"{folder}/") and not isinstance(tree.read(found), SourceFile):
+        # `$(dirname "$0")/ds.json` comes as a path from the root already.
+        return posixpath.normpath(path)
+    return posixpath.normpath(found)
+
+
+def paths_of(value: Value, parts: tuple[Value, ...] = ()) -> tuple[str, ...]:
+    """Every path a word may be; `$PWD/train.py` and `$SLURM_SUBMIT_DIR/train.py` are paths from where it runs."""
+    if not isinstance(value, Unresolved):
+        return texts(value)
+    if len(parts) < 2 or not isinstance(parts[0], Unresolved) or _STARTED_IN not in parts[0].why:
+        return ()
+    return tuple(text.lstrip("/") for text in texts(glue(parts[1:])) if text.startswith("/"))
 
 
 def _module_path(name: str, line: LaunchLine, tree: Tree) -> str:

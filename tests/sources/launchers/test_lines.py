@@ -141,6 +141,18 @@ def test_programs_are_found_where_the_line_runs() -> None:
     )
 
 
+@pytest.mark.parametrize("where", ["$PWD", "$(pwd)", "$SLURM_SUBMIT_DIR", '"$(dirname "$0")"'])
+def test_the_directory_it_is_started_in_leads_into_the_tree(where: str) -> None:
+    reading = read(
+        f"deepspeed --hostfile {where}/hf {where}/t.py --deepspeed_config={where}/ds.json", path="a/run.sh"
+    )
+    assert {(r.target, r.role) for r in reading.references if r.role != "data"} == {
+        ("a/hf", "hostfile"),
+        ("a/t.py", "script"),
+        ("a/ds.json", "config"),
+    }
+
+
 def test_alternative_programs_are_all_referred_to() -> None:
     script = "if [ -d src ]; then P=src/a.py; else P=./b.py; fi\ntorchrun $P"
     reading = read(script, b_dot_py="x = 1\n")
