@@ -1,0 +1,279 @@
+"""How a report is laid out for a person: worst first, each finding with its places, what passed in a line a group."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+from preflight.outcome import Evidence, Finding, Location, Outcome, Severity, Status, VerdictKind
+from preflight.report import ExitCode, Report
+from preflight.reporters.base import Style
+from preflight.reporters.clean import clean, fold_nodes
+
+_COLORS = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.INFO: "bold cyan"}
+_VERDICTS = {
+    VerdictKind.GO: "bold green",
+    VerdictKind.NO_GO: "bold red",
+    VerdictKind.INCOMPLETE: "bold yellow",
+}
+#: So many things that could not be told are listed one by one before the rest is counted.
+_MOST_LISTED = 12
+
+
+def page(report: Report, style: Style) -> str:
+    """The report as text, with ANSI colours when `style` asks for them."""
+    sink = io.StringIO()
+    console = Console(
+        file=sink,
+        width=style.width,
+        force_terminal=style.color,
+        no_color=not style.color,
+        color_system="standard" if style.color else None,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        soft_wrap=False,
+        legacy_windows=False,
+    )
+    _Page(console, report, style).print()
+    lines = (line.rstrip() for line in sink.getvalue().split("\n"))
+    return "\n".join(lines).strip("\n") + "\n"
+
+
+class _Page:
+    def __init__(self, console: Console, report: Report, style: Style) -> None:
+        self._console = console
+        self._report = report
+        self._style = style
+
+    def print(self) -> None:
+        self._head()
+        for finding in self._report.findings:
+            self._finding(finding)
+        self._suppressed()
+        self._not_told()
+        self._passed()
+        self._verdict()
+
+    def _head(self) -> None:
+        report = self._report
+        if not report.nodes:
+            return
+        answered = tuple(record.node.name for record in report.nodes if not record.problem)
+        silent = tuple(record.node.name for record in report.nodes if record.problem)
+        line = Text(f"{len(answered)} of {len(report.nodes)} nodes answered over {report.run.executor}: ")
+        line.append(fold_nodes(answered) or "none")
+        if silent:
+            line.append(f"; silent: {fold_nodes(silent)}", style="bold red")
+        self._print(line)
+        parts = [
+            f"{stage.name} skipped ({clean(stage.skipped)})"
+            if stage.skipped
+            else f"{stage.name} {stage.finished_s - stage.started_s:.1f} s"
+            for stage in report.run.stages
+        ]
+        if parts:
+            self._print(Text("stages: " + ", ".join(parts)))
+        if report.run.context:
+            self._print(Text(f"ranks: {clean(report.run.context)}"))
+        self._print(Text(""))
+
+    def _finding(self, finding: Finding) -> None:
+        head = Text()
+        head.append(finding.severity.value, style=_COLORS[finding.severity])
+        head.append(f"[{finding.id}] {finding.name}", style="bold")
+        if finding.nodes:
+            head.append(f"  on {fold_nodes(finding.nodes)}")
+        self._print(head)
+        self._indented(finding.message)
+        for location in finding.locations:
+            self._location(location)
+        for evidence in _shown(finding.evidence):
+            self._evidence(evidence)
+        if finding.remedy:
+            self._indented(finding.remedy, label="fix: ", style="green")
+        self._print(Text(""))
+
+    def _location(self, location: Location) -> None:
+        where = Text("  --> ", style="blue")
+        where.append(f"{clean(location.path)}:{location.line}:{location.column}", style="none")
+        if location.note:
+            where.append(f"  {clean(location.note)}", style="italic")
+        self._print(where)
+        if location.snippet:
+            number = str(location.line)
+            cut, caret, width = _window(location, self._style.width - len(number) - 6)
+            line = Text(f"  {number} | ", style="blue")
+            line.append(cut, style="none")
+            self._print(line)
+            mark = Text(f"  {' ' * len(number)} | ", style="blue")
+            mark.append(" " * caret + "^" * width, style="bold red")
+            self._print(mark)
+
+    def _evidence(self, evidence: Evidence) -> None:
+        line = Text("  seen", style="blue")
+        if evidence.node:
+            line.append(f" on {clean(evidence.node)}")
+        line.append(": ")
+        line.append(clean(evidence.observed), style="none")
+        if evidence.expected:
+            line.append(f"; expected {clean(evidence.expected)}", style="none")
+        self._print(line)
+        if evidence.command:
+            self._print(Text(f"    try: {clean(evidence.command)}"))
+
+    def _suppressed(self) -> None:
+        for finding in self._report.suppressed:
+            where = "".join(f" at {place.path}:{place.line}" for place in finding.locations[:1])
+            self._print(Text(f"suppressed {finding.id}{clean(where)}: {clean(finding.suppression)}"))
+        for idle in self._report.coverage.idle_suppressions:
+            names = ", ".join(idle.names)
+            self._print(Text(f"note: {clean(idle.path)}:{idle.line} suppresses {clean(names)}, which found nothing"))
+        for broken in self._report.coverage.broken:
+            self._print(
+                Text(f"note: {clean(broken.where)} of {clean(broken.plugin)} cannot be loaded: {clean(broken.why)}")
+            )
+
+    def _not_told(self) -> None:
+        not_told = self._report.coverage.not_told
+        if not not_told:
+            return
+        required = [outcome for outcome in not_told if outcome.required]
+        listed = not_told if self._style.verbose else required[:_MOST_LISTED]
+        if listed:
+            self._print(Text("could not be told:", style="bold"))
+            for (id, name, reason), outcomes in itertools.groupby(
+                sorted(listed, key=lambda o: (not o.required, o.id, o.reason)),
+                key=lambda o: (o.id, o.name, o.reason),
+            ):
+                same = tuple(outcomes)
+                subjects = tuple(dict.fromkeys(o.subject for o in same))
+                self._indented(f"{id} {name} ({fold_nodes(subjects)}): {reason}")
+                for location in dict.fromkeys(place for o in same for place in o.locations[:1]):
+                    self._print(Text(f"  --> {location.path}:{location.line}:{location.column}", style="blue"))
+        rest = len(not_told) - len(listed)
+        if rest:
+            self._print(Text(f"{rest} more could not be told and did not have to be (-v lists them)"))
+        self._print(Text(""))
+
+    def _passed(self) -> None:
+        passed = [outcome for outcome in self._report.outcomes if outcome.status is Status.PASS]
+        if self._style.verbose:
+            for outcome in self._report.outcomes:
+                if outcome.status in (Status.PASS, Status.NOT_APPLICABLE):
+                    self._outcome(outcome)
+        if not passed:
+            return
+        groups = Counter(outcome.id[:3] for outcome in passed)
+        names = {area: len({o.id for o in passed if o.id[:3] == area}) for area in groups}
+        parts = [
+            f"{area} {names[area]}" + (f" ({count} subjects)" if count > names[area] else "")
+            for area, count in sorted(groups.items())
+        ]
+        self._indented("passed: " + ", ".join(parts), indent=0, style="green")
+
+    def _outcome(self, outcome: Outcome) -> None:
+        reason = f": {outcome.reason}" if outcome.reason else ""
+        self._indented(f"{outcome.status.value} {outcome.id} {outcome.name} ({outcome.subject}){reason}", indent=0)
+
+    def _verdict(self) -> None:
+        report = self._report
+        counts = Counter(finding.severity for finding in report.findings)
+        said = [
+            f"{counts[s]} {s.value}{'s' if counts[s] != 1 else ''}"
+            for s in Severity
+            if counts[s] and s is not Severity.INFO
+        ]
+        if counts[Severity.INFO]:
+            said.append(f"{counts[Severity.INFO]} info")
+        required = sum(outcome.required for outcome in report.coverage.not_told)
+        if required:
+            said.append(f"{required} that had to be told and could not")
+        line = Text(report.verdict.value.upper(), style=_VERDICTS[report.verdict])
+        line.append(f"  {', '.join(said) or 'nothing found'}", style="none")
+        line.append(f"; {_count(len(report.inputs), 'file')} in {_count(len(report.jobs), 'job')}", style="none")
+        if report.exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
+            line.append("; interrupted", style="bold yellow")
+        if report.exit_code == ExitCode.BUG:
+            line = Text(
+                "INCOMPLETE  a bug in preflight ended the run; standard error has the details", style="bold red"
+            )
+        elif not report.jobs:
+            line = Text(
+                "NOTHING TO DO  no launch script or configuration was recognised in the paths given",
+                style="bold yellow",
+            )
+        self._print(line)
+
+    def _indented(self, text: str, *, indent: int = 2, label: str = "", style: str = "") -> None:
+        cleaned = clean(text, keep_newlines=True)
+        width = max(20, self._style.width - indent - len(label))
+        first = True
+        for paragraph in cleaned.split("\n"):
+            for piece in Text(paragraph).wrap(self._console, width):
+                line = Text(" " * indent)
+                line.append(label if first else " " * len(label), style=style)
+                line.append(piece.plain.rstrip(), style="none" if label else style)
+                self._print(line)
+                first = False
+
+    def _print(self, text: Text) -> None:
+        # The last door: whatever a file, a node or a recording put into a line, no control character passes.
+        if clean(text.plain) != text.plain:
+            text = Text(clean(text.plain))
+        self._console.print(text, no_wrap=True, overflow="ignore", crop=False)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _shown(evidence: Sequence[Evidence]) -> Sequence[Evidence]:
+    """Evidence worth a line each; many nodes that saw the same are shown once."""
+    seen: dict[tuple[str, str], list[Evidence]] = {}
+    for item in evidence:
+        seen.setdefault((item.observed, item.expected), []).append(item)
+    folded: list[Evidence] = []
+    for items in seen.values():
+        first = items[0]
+        nodes = tuple(dict.fromkeys(item.node for item in items if item.node))
+        folded.append(
+            Evidence(first.fact, first.observed, first.expected, first.command, fold_nodes(nodes), first.at_s)
+        )
+    return folded[:8]
+
+
+def _window(location: Location, width: int) -> tuple[str, int, int]:
+    """The part of the line that fits into `width` cells, the cell where the caret starts in it, and its length.
+
+    Counted in cells, not characters: a wide character takes two, a combining one none, an escape four.
+    """
+    width = max(width, 20)
+    shown = [clean(character) for character in location.snippet]
+    cells = [cell_len(piece) for piece in shown]
+    start = min(location.column - 1, len(shown))
+    end = min(location.end_column - 1, len(shown)) if location.end_line == location.line else len(shown)
+    end = max(end, start)
+    # Leading blanks only cost room: keep two of them.
+    blank = len(location.snippet) - len(location.snippet.lstrip())
+    left = max(0, min(blank, start) - 2)
+    room = width - 2
+    if sum(cells[left:]) > width:
+        # Keep a little of what stands before, then as much of what is marked and follows as there is room for.
+        while left < start - 8 and sum(cells[left:end]) > room:
+            left += 1
+    right, used = left, 0
+    while right < len(shown) and used + cells[right] <= room:
+        used += cells[right]
+        right += 1
+    cut_before = "…" if left > blank else ""
+    cut_after = "…" if right < len(shown) else ""
+    caret = len(cut_before) + sum(cells[left:start])
+    marked = max(1, sum(cells[start : min(end, right)]))
+    return cut_before + "".join(shown[left:right]) + cut_after, caret, marked

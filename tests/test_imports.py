@@ -1,0 +1,86 @@
+"""What each verb may import: nothing heavy before it is needed, and some things never."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+#: Asks a fresh interpreter what it has imported after one call of the command.
+_SCRIPT = """
+import json, sys
+from preflight import cli
+code = cli.run(json.loads(sys.argv[1]))
+sys.stderr.write(json.dumps([code, sorted({name.partition(".")[0] for name in sys.modules})]))
+"""
+NEVER = {"torch", "pynvml", "ray", "kubernetes", "paddle", "deepspeed", "numpy"}
+HEAVY = {"pydantic", "rich", "anyio", "tree_sitter", "jinja2", "yaml", "ClusterShell", "psutil", "pathspec"}
+
+
+def imported(*arguments: str, cwd: Path) -> tuple[int, set[str]]:
+    """The exit code and the top-level modules that a call leaves imported."""
+    done = subprocess.run(
+        [sys.executable, "-c", _SCRIPT, json.dumps(arguments)],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    code, modules = json.loads(done.stderr.splitlines()[-1])
+    return code, set(modules)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A folder with a job that reaches a script, a configuration and a hostfile."""
+    (tmp_path / "run.sh").write_text("#!/bin/bash\ndeepspeed --hostfile=hosts train.py --deepspeed_config ds.json\n")
+    (tmp_path / "hosts").write_text("a slots=4\nb slots=4\n")
+    (tmp_path / "ds.json").write_text('{"train_batch_size": 8}\n')
+    (tmp_path / "train.py").write_text("import torch, ray, pynvml\nimport torch.distributed as dist\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], ["lint", "--help"], ["check", "--help"]], ids=" ".join
+)
+def test_help_and_version_import_next_to_nothing(arguments: list[str], tmp_path: Path) -> None:
+    code, modules = imported(*arguments, cwd=tmp_path)
+    assert code == 0
+    assert not modules & (NEVER | HEAVY | {"asyncio", "multiprocessing", "preflight_rules", "preflight_checks"})
+
+
+def test_lint_imports_no_framework_and_nothing_that_reaches_nodes(tree: Path) -> None:
+    code, modules = imported("lint", ".", cwd=tree)
+    assert code in (0, 1)
+    assert {"tree_sitter", "preflight_rules"} <= modules
+    assert not modules & (NEVER | {"anyio", "asyncio", "psutil", "jinja2", "preflight_checks", "reference_trainer"})
+
+
+def test_lint_as_text_does_without_pydantic(tree: Path) -> None:
+    _, modules = imported("lint", ".", cwd=tree)
+    assert "pydantic" not in modules
+
+
+def test_lint_for_programs_does_without_a_terminal_library(tree: Path) -> None:
+    _, modules = imported("lint", ".", "-o", "json", cwd=tree)
+    assert "rich" not in modules
+    assert not modules & NEVER
+
+
+def test_judging_a_recording_imports_no_framework(tree: Path) -> None:
+    from preflight.recording import save
+    from tests.building import a_recording, job, reached
+
+    (tree / "saved.json").write_bytes(save(a_recording(job(), verb="check", nodes=reached("a"), stages=("node",))))
+    _, modules = imported("judge", "saved.json", cwd=tree)
+    assert "preflight_checks" in modules
+    assert not modules & NEVER
+
+
+def test_rules_and_checks_can_be_listed_without_any_framework(tmp_path: Path) -> None:
+    _, modules = imported("rules", cwd=tmp_path)
+    assert not modules & (NEVER | {"rich"})
