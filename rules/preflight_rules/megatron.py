@@ -26,6 +26,14 @@ def _is_megatron(launch: Launch) -> bool:
     return any(word is not None and word.partition("=")[0] in _OWN for word in launch.arguments)
 
 
+def _may_hide_options(arguments: tuple[str | None, ...]) -> bool:
+    """Whether an unresolved word may be an option; right behind `--option` it is that option's value."""
+    return any(
+        word is None and (before is None or not before.startswith("--") or "=" in before)
+        for before, word in itertools.pairwise(("", *arguments))
+    )
+
+
 def _told(job: Job, launch: Launch, quantity: str) -> tuple[Claim, ...]:
     return strongest(c for c in job.about(quantity, launch.scope) if c.source == "arguments")
 
@@ -37,7 +45,7 @@ def _model_ranks(job: Job, launch: Launch) -> tuple[list[int], tuple[Claim, ...]
     for quantity in _PARALLEL:
         found = _told(job, launch, quantity)
         if not found:
-            if None in launch.arguments:
+            if _may_hide_options(launch.arguments):
                 return [], claims, f"whether an unresolved argument gives the {quantity.replace('_', ' ')}"
             continue
         claims = (*claims, *found)
