@@ -45,7 +45,10 @@ _CONSEQUENCES = (
 
 @dataclass(frozen=True)
 class RankReport:
-    """What one rank can say at the end of a smoke run. Times are seconds since this rank started."""
+    """What one rank can say at the end of a smoke run. Times are seconds since this rank started.
+
+    Of many DDP steps, `losses` and `step_s` hold the first and the last hundred; `steps` says how many there were.
+    """
 
     rank: int
     world_size: int
@@ -60,6 +63,7 @@ class RankReport:
     mismatches: List[Mismatch] = field(default_factory=list)
     unsupported: List[str] = field(default_factory=list)
     exact_steps: int = 0
+    steps: int = 0
     losses: List[float] = field(default_factory=list)
     step_s: List[float] = field(default_factory=list)
     unmoved: List[str] = field(default_factory=list)
@@ -164,13 +168,18 @@ def _run(params: Dict[str, Any], me: Progress) -> RankReport:
         mismatches,
         first.unsupported,
         min(steps, oracle.MOST_EXACT_STEPS),
-        trained.losses,
-        trained.step_s,
+        len(trained.losses),
+        _ends(trained.losses),
+        _ends(trained.step_s),
         trained.unmoved,
         digests,
         difference,
         teardown,
     )
+
+
+def _ends(values: List[float]) -> List[float]:
+    return values if len(values) <= 200 else values[:100] + values[-100:]
 
 
 def _open_listener(params: Dict[str, Any], me: Progress) -> Optional[socket.socket]:

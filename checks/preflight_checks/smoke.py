@@ -307,7 +307,7 @@ def _rank_faults(node: str, report: RankReport) -> Iterator[Verdict]:
     if report.unmoved:
         yield failed(
             f"training on {where}",
-            f"{fold(report.unmoved)} did not change in {len(report.losses)} steps on {where}; every tensor must",
+            f"{fold(report.unmoved)} did not change in {report.steps} steps on {where}; every tensor must",
             at=Evidence(FACT, f"unmoved: {fold(report.unmoved)}", "every tensor moves", node=node),
             nodes=(node,),
             remedy="run torch's own tests on that node: the backward pass or the optimizer does nothing there",
@@ -316,7 +316,7 @@ def _rank_faults(node: str, report: RankReport) -> Iterator[Verdict]:
     if len(losses) >= _LEARNING_STEPS and not losses[-1] < losses[0] * LOSS_FALLS_TO:
         yield failed(
             f"training on {where}",
-            f"the loss on {where} went from {losses[0]:.4g} to {losses[-1]:.4g} in {len(losses)} steps; "
+            f"the loss on {where} went from {losses[0]:.4g} to {losses[-1]:.4g} in {report.steps} steps; "
             f"below {LOSS_FALLS_TO * losses[0]:.4g} was expected",
             at=Evidence(FACT, f"{losses[-1]:.4g}", f"< {LOSS_FALLS_TO * losses[0]:.4g}", node=node),
             nodes=(node,),
@@ -326,7 +326,7 @@ def _rank_faults(node: str, report: RankReport) -> Iterator[Verdict]:
     if apart is not None and not apart <= TOLERANCE:
         yield failed(
             "training against one process",
-            f"the weights after {len(losses)} steps on {report.world_size} ranks differ by {apart:.3g} from those of "
+            f"the weights after {report.steps} steps on {report.world_size} ranks differ by {apart:.3g} from those of "
             f"one process on the same shards; at most {TOLERANCE:g} was expected",
             at=Evidence(FACT, f"{apart:.3g}", f"<= {TOLERANCE:g}", node=node),
             nodes=(node,),

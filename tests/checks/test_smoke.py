@@ -110,6 +110,7 @@ def report(rank: int, **changes: Any) -> RankReport:
         "cpu",
         "2.9.0",
         operations=20,
+        steps=5,
         losses=[2.3, 1.9, 1.4, 1.0, 0.6],
         digests=["aa", "aa"],
         difference_to_one_process=1e-8 if rank == 0 else None,
