@@ -64,7 +64,7 @@ _WORDS = {
 
 
 @check(
-    "DAT001",
+    "DAT011",
     "data-path-missing",
     plan=_plan,
     severity=Severity.ERROR,
@@ -155,7 +155,7 @@ def _judge_existence(item: _Wanted, have: dict[str, PathState]) -> Iterator[Verd
 
 
 @check(
-    "DAT002",
+    "DAT012",
     "shard-list-differs",
     plan=_plan,
     severity=Severity.ERROR,

@@ -44,7 +44,7 @@ def expected_gpus(job: Job) -> tuple[int, tuple[Claim, ...]] | None:
 
 
 @check(
-    "GPU001",
+    "GPU011",
     "gpu-count-short",
     plan=plan_gpus,
     severity=Severity.ERROR,
@@ -112,7 +112,7 @@ def gpu_count(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
 
 @check(
-    "GPU002",
+    "GPU012",
     "gpu-model-differs",
     plan=plan_gpus,
     severity=Severity.WARNING,

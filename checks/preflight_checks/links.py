@@ -210,7 +210,7 @@ def _untried(facts: Facts, every: Sequence[Cell], nameless: Sequence[Cell]) -> I
         if cell.result.status == "unbound":
             unbound[(cell.peer, cell.label)] = cell.result.detail
     for (node, label), detail in unbound.items():
-        reason = f"{node} could not listen there to be dialled ({detail}); see PRT001"
+        reason = f"{node} could not listen there to be dialled ({detail}); see PRT011"
         yield unknown(f"links: {label} on {node}", reason, required=True)
 
 

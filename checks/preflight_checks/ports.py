@@ -45,7 +45,7 @@ def _plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
 
 
 @check(
-    "PRT001",
+    "PRT011",
     "port-in-use",
     plan=_plan,
     severity=Severity.ERROR,

@@ -99,7 +99,7 @@ def driver_too_old(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             continue
         driver = seen.fact.value.driver
         if not driver:
-            yield unknown(node, "blocked by GPU001: its driver does not answer", required=True)
+            yield unknown(node, "blocked by GPU011: its driver does not answer", required=True)
             continue
         asked = installed.get(node)
         runtime = _runtime(asked)

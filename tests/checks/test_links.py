@@ -166,7 +166,7 @@ def test_a_port_we_could_not_bind_is_unknown_not_passed() -> None:
     seen = network(lambda s, p, label: "unbound" if label == MASTER else OK)
     verdicts = judge(port_unreachable, job(**JOB), fleet(), seen)
     found = one(verdicts, Status.UNKNOWN)
-    assert found.required and "node0" in found.message and "PRT001" in found.message
+    assert found.required and "node0" in found.message and "PRT011" in found.message
 
 
 def test_a_name_that_is_known_not_to_resolve_is_left_to_nam002() -> None:

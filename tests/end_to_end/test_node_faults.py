@@ -66,7 +66,7 @@ def test_missing_shard(cluster: Cluster, tmp_path: Path) -> None:
     job = write_job(tmp_path)
     with faults.missing_file(cluster.node("node3"), "/srv/data/shards/part-00002"):
         checked = check(cluster, job, "--until", "node")
-    finding = checked.one("DAT002")
+    finding = checked.one("DAT012")
     assert finding["nodes"] == ["node3"]
     assert "part-00002" in str(finding)
     assert checked.stage_s("node") < NAMED_WITHIN_S
@@ -77,7 +77,7 @@ def test_master_port_in_use(cluster: Cluster, tmp_path: Path) -> None:
     job = write_job(tmp_path)
     with faults.port_in_use(cluster.node("node1"), 29500):
         checked = check(cluster, job, "--until", "node")
-    assert checked.one("PRT001")["nodes"] == ["node1"]
+    assert checked.one("PRT011")["nodes"] == ["node1"]
     assert checked.code == 1
 
 
