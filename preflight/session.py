@@ -346,6 +346,7 @@ class AgentSession:
         self.lost = f"{self.node.name} was lost {self._clock():.1f} s into the run: {why}"
         for running in list(self._running.values()):
             running.settle(Failed(running.ask.id, "unreachable", self.lost, self._channel.last_words()))
+        self._channel.abandon()
         self._scope.cancel()
 
 

@@ -43,6 +43,10 @@ class Channel(Protocol):
         """The next bytes; empty at the end of the stream."""
         ...
 
+    def abandon(self) -> None:
+        """Give up on the other end, which is lost: end the transport without a word. `aclose` still follows."""
+        ...
+
     async def aclose(self) -> None:
         """End the channel, and with it the agent and all it started. Never raises."""
         ...

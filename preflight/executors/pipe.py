@@ -72,6 +72,7 @@ class PipeChannel:
         self._errors.setblocking(False)
         self._pushed_back = b""
         self._stderr = bytearray()
+        self._errors_ended = False
         asyncio.get_running_loop().add_reader(self._errors.fileno(), self._hear_errors)
         self._closed = False
 
@@ -86,19 +87,26 @@ class PipeChannel:
         return self._process.pid
 
     def _hear_errors(self) -> None:
-        try:
-            data = self._errors.recv(_CHUNK)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if not data:
-            asyncio.get_running_loop().remove_reader(self._errors.fileno())
-        self._stderr += data
-        del self._stderr[:-_STDERR_BYTES]
+        """Take what there is on standard error, without waiting, and without end where it floods."""
+        for _ in range(64):
+            try:
+                data = self._errors.recv(_CHUNK)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if not data:
+                asyncio.get_running_loop().remove_reader(self._errors.fileno())
+                self._errors_ended = True
+                return
+            self._stderr += data
+            del self._stderr[:-_STDERR_BYTES]
 
     def last_words(self) -> str:
         """The end of what the transport wrote to standard error."""
+        # The end of its output may be known before the loop has come round to its last words.
+        if not self._errors_ended:
+            self._hear_errors()
         return self._stderr.decode("utf-8", "replace").strip()
 
     def push_back(self, data: bytes) -> None:
@@ -144,7 +152,10 @@ class PipeChannel:
                 if await self.exit_code(CLOSE_S) is None:
                     self._process.kill()
                     await self.exit_code(CLOSE_S)
-            asyncio.get_running_loop().remove_reader(self._errors.fileno())
+            if not self._errors_ended:
+                self._hear_errors()
+                asyncio.get_running_loop().remove_reader(self._errors.fileno())
+                self._errors_ended = True
             self._stream.close()
             self._errors.close()
 

@@ -28,6 +28,7 @@ class FakeChannel:
         self.out, self._in = anyio.create_memory_object_stream[bytes](100)
         self.sent: list[object] = []
         self.closed = False
+        self.abandoned = False
         self._reader = FrameReader()
 
     async def send(self, data: bytes) -> None:
@@ -38,6 +39,9 @@ class FakeChannel:
             return await self._in.receive()
         except anyio.EndOfStream:
             return b""
+
+    def abandon(self) -> None:
+        self.abandoned = True
 
     async def aclose(self) -> None:
         self.closed = True
@@ -90,7 +94,9 @@ async def _answer_after(
     async with AgentSession(channel, Node("node7", 0)) as session:
         running = session.start(Ask(0, "a:b", {}, deadline_s))
         behave(channel)
-        return await running.result(), session
+        answer = await running.result()
+        assert channel.abandoned
+        return answer, session
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def no_json(params: dict[str, Any]) -> object:
 
 
 def big(params: dict[str, Any]) -> str:
-    return "x" * params["bytes"]
+    return "x" * int(params["bytes"])
 
 
 def stubborn(params: dict[str, Any], emit: Callable[[Any], None]) -> None:
