@@ -1,0 +1,29 @@
+"""`python -m benchmarks` measures what any machine can; `python -m benchmarks NAME [...]` one thing alone."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+#: Quick, and without a framework.
+USUAL = ("startup", "lint", "scripts")
+#: These import torch and start ranks; `gpu_smoke` needs a GPU.
+BY_NAME = ("smoke_step", "gpu_smoke")
+
+
+def main(arguments: list[str]) -> int:
+    """Run the benchmarks named, or the usual ones; what follows a name is its own."""
+    names = arguments[:1] or USUAL
+    for name in names:
+        if name not in (*USUAL, *BY_NAME):
+            print(f"there is no benchmark {name!r}; known are {', '.join((*USUAL, *BY_NAME))}", file=sys.stderr)
+            return 2
+        sys.argv = [f"benchmarks/{name}.py", *arguments[1:]]
+        code = importlib.import_module(f"benchmarks.{name}").main()
+        if code:
+            return int(code)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

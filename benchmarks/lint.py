@@ -1,0 +1,38 @@
+"""Lint of one job against parsing its files alone. Budget: 300 ms for the whole command."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from benchmarks import parsing
+from benchmarks.measuring import calls, processes, table
+
+ROOT = Path(__file__).parents[1]
+JOB = ROOT / "examples" / "megatron-slurm" / "good"
+COMMAND = str(Path(sys.executable).parent / "preflight")
+
+
+def main() -> None:
+    """Print one table of whole commands and one of calls in one process."""
+    from preflight import lint
+
+    files = sorted(path for path in JOB.iterdir() if path.is_file())
+    commands = {
+        "python -c pass": (sys.executable, "-c", "pass"),
+        "parse its files alone": (sys.executable, parsing.__file__, *map(str, files)),
+        "preflight lint": (COMMAND, "lint", str(JOB)),
+        "preflight lint -o json": (COMMAND, "lint", str(JOB), "-o", "json"),
+    }
+    table(
+        f"lint of one job of {len(files)} files, as a command",
+        processes(commands, rounds=9),
+        against="parse its files alone",
+        note="budget 300 ms",
+    )
+    inside = {"parse its files alone": lambda: parsing.parse(files), "lint": lambda: lint([JOB])}
+    table("the same in one process, everything imported", calls(inside, rounds=15), against="parse its files alone")
+
+
+if __name__ == "__main__":
+    main()
