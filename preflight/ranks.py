@@ -9,6 +9,8 @@ from typing import Any
 from preflight.recording import EventRecord, FactRecord, Unavailable
 from reference_trainer import phases
 
+_SIGABRT = 6
+
 
 @dataclass
 class RankView:
@@ -73,6 +75,9 @@ class RankView:
             return False
         if self.failure.kind == "blocked" and self.started:
             return True
+        if self.failure.exit_code == -_SIGABRT:
+            # NCCL's watchdog and Gloo's checks abort the process, and their reason stands on standard error.
+            return any(mark in self.failure.detail.lower() for mark in phases.CONSEQUENCES)
         return any(problem.get("consequence") for _, problem in self.problems)
 
     def problem(self, kind: str) -> Mapping[str, Any] | None:

@@ -26,21 +26,6 @@ from reference_trainer.progress import Emit, Progress
 _SLICE_S = 1.0
 #: Taking the group down must not outlast this: everything that matters was said before.
 _TEARDOWN_S = 5.0
-#: What libraries say when another rank is gone. Whoever dies of this died because of somebody else.
-_CONSEQUENCES = (
-    "connection closed by peer",
-    "connection reset by peer",
-    "broken pipe",
-    "socket closed",
-    "remote process exited",
-    "connection was likely closed",
-    "failed to recv",
-    "recvvalue failed",
-    "sendbytes failed",
-    "timed out",
-    "timeout",
-    "ncclremoteerror",
-)
 
 
 @dataclass(frozen=True)
@@ -93,7 +78,7 @@ def rank(params: Dict[str, Any], emit: Emit) -> RankReport:
         raise
     except Exception as error:
         text = "%s: %s" % (type(error).__name__, str(error).strip().split("\n")[0])
-        consequence = any(mark in str(error).lower() for mark in _CONSEQUENCES)
+        consequence = any(mark in str(error).lower() for mark in phases.CONSEQUENCES)
         me.say(
             phases.PROBLEM,
             problem="failed",

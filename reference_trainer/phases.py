@@ -40,6 +40,22 @@ DOING = {
     DONE: "nothing more",
 }
 
+#: What libraries say when another rank is gone. Whoever dies of this died because of somebody else.
+CONSEQUENCES = (
+    "connection closed by peer",
+    "connection reset by peer",
+    "broken pipe",
+    "socket closed",
+    "remote process exited",
+    "connection was likely closed",
+    "failed to recv",
+    "recvvalue failed",
+    "sendbytes failed",
+    "timed out",
+    "timeout",
+    "ncclremoteerror",
+)
+
 
 def position(phase: str) -> int:
     """Where a phase stands in the order; -1 for none."""

@@ -34,6 +34,8 @@ class Progress:
         self.phase_at_s: Dict[str, float] = {}
         self._emit = emit
         self._lock = threading.Lock()
+        #: A heartbeat must not see a step that is half entered.
+        self._state = threading.Lock()
         self._began = time.monotonic()
         self._counter = 0
         self._what = ""
@@ -90,11 +92,12 @@ class Progress:
 
         Returns the number of the collective (of the last one when this is none).
         """
-        self._moved()
-        if collective:
-            self.collective += 1
-        self._what, self._waiting_for, self._loading = what, list(waiting_for), loading
-        self._inside = collective
+        with self._state:
+            self._moved()
+            if collective:
+                self.collective += 1
+            self._what, self._waiting_for, self._loading = what, list(waiting_for), loading
+            self._inside = collective
         self._told = not brief or self._since - self._told_at >= BRIEF_S
         if not self._told:
             return self.collective
@@ -122,9 +125,10 @@ class Progress:
     def left(self, *, collective: bool = False) -> None:
         """What was entered last is over."""
         seconds = time.monotonic() - self._since
-        what, self._what, self._waiting_for, self._loading = self._what, "", [], False
-        self._inside = False
-        self._moved()
+        with self._state:
+            what, self._what, self._waiting_for, self._loading = self._what, "", [], False
+            self._inside = False
+            self._moved()
         if not self._told:
             return
         data: Dict[str, Any] = {
@@ -145,15 +149,15 @@ class Progress:
         beat = 0
         while not self._quit.wait(phases.HEARTBEAT_S):
             beat += 1
-            self.say(
-                phases.BEAT,
-                beat=beat,
-                progress=self._counter,
-                phase=self.phase,
-                what=self._what,
-                waiting_for=self._waiting_for,
-                collective=self.collective,
-                inside=self._inside,
-                loading=self._loading,
-                since_s=round(time.monotonic() - self._since, 3),
-            )
+            with self._state:
+                now = {
+                    "progress": self._counter,
+                    "phase": self.phase,
+                    "what": self._what,
+                    "waiting_for": list(self._waiting_for),
+                    "collective": self.collective,
+                    "inside": self._inside,
+                    "loading": self._loading,
+                    "since_s": round(time.monotonic() - self._since, 3),
+                }
+            self.say(phases.BEAT, beat=beat, **now)

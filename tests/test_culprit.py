@@ -47,8 +47,16 @@ class Story:
             self.collective(rank, 4.5, 1, took=0.1)
             self.beats(rank, 0.5, 5.0 if rank in quiet else until_s)
 
-    def ends(self, rank: int, at_s: float, kind: str, reason: str = "why", code: int | None = None) -> None:
-        why = Unavailable(kind, reason, "", code)
+    def ends(
+        self,
+        rank: int,
+        at_s: float,
+        kind: str,
+        reason: str = "why",
+        code: int | None = None,
+        detail: str = "",
+    ) -> None:
+        why = Unavailable(kind, reason, detail, code)
         self.records.append(FactRecord(self.requests[rank], None, why, 0.0, at_s))
 
     def finishes(self, rank: int, at_s: float) -> None:
@@ -89,6 +97,21 @@ def test_the_first_death_counts_not_its_consequences_even_when_they_are_heard_be
     assert named(found) == (2, "dead")
     assert found is not None and found.node == "node2" and "SIGKILL" in found.because
     assert found.waiting == (1,)
+
+
+def test_an_abort_because_of_a_peer_is_a_consequence_and_any_other_abort_is_not() -> None:
+    story = Story(3)
+    story.training(until_s=6.0)
+    story.ends(
+        0, 6.0, "crashed", "aborted", -6, "NCCL watchdog: remote process exited or there was a network error"
+    )
+    assert story.blame(6.1) is None
+    story.ends(2, 6.5, "crashed", "killed", -9)
+    assert named(story.blame(6.6)) == (2, "dead")
+    other = Story(2)
+    other.training(until_s=6.0)
+    other.ends(1, 6.0, "crashed", "aborted", -6, "terminate called after throwing std::bad_alloc")
+    assert named(other.blame(6.1)) == (1, "dead")
 
 
 def test_a_stop_is_named_within_five_seconds_and_a_short_one_never() -> None:
