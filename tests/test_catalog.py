@@ -1,0 +1,135 @@
+"""Plugins: a good one takes part, a broken one is named and takes nothing with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from preflight import catalog
+from tests.building import assert_follows_schema
+
+GOOD = '''
+from preflight.judgement import failed, rule
+from preflight.outcome import Severity
+
+@rule("ZZZ001", "site-fault", severity=Severity.WARNING, evidence=("https://example.org/",))
+def site_fault(job):
+    """A site rule."""
+    for launch in job.launches:
+        yield failed(launch.id, "not at this site", at=launch, remedy="Ask first.")
+
+PACK = ("site_rules:site_fault",)
+'''
+
+
+def lint(tmp_path: Path, module: str, *, group: str = "preflight.rules") -> tuple[int, dict[str, Any]]:
+    """Lint a job while a distribution with this module is installed; exit code and report."""
+    site = tmp_path / "site"
+    info = site / "site_rules-2.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: site-rules\nVersion: 2.0\n")
+    (info / "entry_points.txt").write_text(f"[{group}]\nsite = site_rules:PACK\n")
+    (site / "site_rules.py").write_text(module)
+    job = tmp_path / "run.sh"
+    job.write_text("#!/bin/bash\ntorchrun --standalone --nproc_per_node=2 train.py\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "preflight", "lint", str(job), "-o", "json"],
+        env={**os.environ, "PYTHONPATH": str(site)},
+        cwd=tmp_path,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert b"Traceback" not in done.stderr
+    return done.returncode, assert_follows_schema(done.stdout)
+
+
+def test_a_plugin_takes_part(tmp_path: Path) -> None:
+    code, report = lint(tmp_path, GOOD)
+    assert code == 0
+    assert [finding["id"] for finding in report["findings"]] == ["ZZZ001"]
+    assert report["coverage"]["broken"] == []
+    assert "site-rules 2.0" in report["tool"]["plugins"]
+
+
+@pytest.mark.parametrize(
+    ("module", "why"),
+    [
+        ("import nowhere_to_be_found", "ModuleNotFoundError"),
+        ("raise SystemExit(0)", "SystemExit"),
+        ("1 / 0", "ZeroDivisionError"),
+        ("", "AttributeError"),
+        ("PACK = 3", "TypeError"),
+        ("PACK = 'site_rules:site_fault'", "not one string"),
+        ("PACK = ('site_rules:missing',)", "AttributeError"),
+        ("PACK = ('site_rules',)", "AttributeError"),
+        ("PACK = ('site_rules:helper',)\ndef helper(job): ...", "it is no rule but function"),
+        (GOOD.replace("ZZZ001", "RDV001"), "collides with RDV001"),
+        (GOOD.replace("site-fault", "rendezvous-on-loopback"), "collides with RDV001"),
+        (GOOD.replace("ZZZ001", "zzz1"), "no rule id"),
+    ],
+    ids=lambda value: value if len(value) < 40 else "pack",
+)
+def test_a_broken_plugin_is_named_and_all_others_run(tmp_path: Path, module: str, why: str) -> None:
+    code, report = lint(tmp_path, module)
+    (broken,) = report["coverage"]["broken"]
+    assert why in broken["why"]
+    assert broken["plugin"] == "site-rules 2.0"
+    assert (code, report["verdict"]) == (3, "incomplete")
+    assert report["coverage"]["passed"] > 0
+
+
+def test_a_broken_source_is_named_too(tmp_path: Path) -> None:
+    code, report = lint(tmp_path, "PACK = (object(),)", group="preflight.sources")
+    assert code == 3
+    assert "it has no name" in report["coverage"]["broken"][0]["why"]
+
+
+def test_without_installed_entry_points_nothing_is_called_go(tmp_path: Path) -> None:
+    root = Path(__file__).parent.parent
+    path = os.pathsep.join(str(folder) for folder in (root, root / "checks", root / "rules", *sys.path[1:]))
+    (tmp_path / "run.sh").write_text("#!/bin/bash\ntorchrun --standalone --nproc_per_node=2 train.py\n")
+    script = (
+        "import importlib.metadata as metadata\n"
+        "metadata.entry_points = lambda **_: ()\n"
+        "from preflight import cli\n"
+        "raise SystemExit(cli.run(['lint', 'run.sh', '-o', 'text']))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "there is no 'text'" in done.stderr
+
+
+def test_names_that_nobody_has_are_told_with_the_nearest() -> None:
+    assert catalog.unknown_names(["RDV001", "rdv", "rendezvous-on-loopback"], catalog.rules()) == {}
+    found = catalog.unknown_names(["RDV01", "qqqq"], catalog.rules())
+    assert "RDV001" in found["RDV01"]
+    assert found["qqqq"] == ()
+    with pytest.raises(KeyError, match="did you mean 'sarif'"):
+        catalog.named(catalog.REPORTERS, "sarf")
+
+
+def test_a_listing_is_json(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "preflight", "rules", "-o", "json"],
+        cwd=tmp_path,
+        capture_output=True,
+        timeout=60,
+        check=True,
+    )
+    listed = json.loads(done.stdout)
+    assert {"id", "name", "when", "severity", "evidence", "doc"} <= set(listed[0])

@@ -1,0 +1,175 @@
+"""Which nodes are looked at and in which context, and that files decide neither without being trusted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from preflight.errors import UsageError
+from preflight.job import Job, Launch, Scope
+from preflight.place import MOST_LOCAL, context_of, main_launch, nodes_of
+from preflight.recording import Node
+from tests.building import claim, job, span
+
+HOSTS = claim("hosts", ("gpu1", "gpu2"), source="hostfile")
+
+
+def names(
+    *jobs: Job,
+    hosts: str = "",
+    hostfile: Path | None = None,
+    trust_job: bool = False,
+    executor: str = "ssh",
+) -> tuple[str, ...]:
+    """The names of the nodes, in rank order."""
+    nodes = nodes_of(jobs, hosts=hosts, hostfile=hostfile, trust_job=trust_job, executor=executor)
+    assert [node.index for node in nodes] == list(range(len(nodes)))
+    return tuple(node.name for node in nodes)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "expected"),
+    [
+        ("node[1-3]", ("node1", "node2", "node3")),
+        ("node[08-10]", ("node08", "node09", "node10")),
+        ("b,a", ("b", "a")),
+        ("b, a[1,3] ,c", ("b", "a1", "a3", "c")),
+        ("10.0.0.1,fd00::1", ("10.0.0.1", "fd00::1")),
+    ],
+)
+def test_hosts_as_the_user_names_them(hosts: str, expected: tuple[str, ...]) -> None:
+    assert names(hosts=hosts) == expected
+
+
+def test_a_user_name_stays_with_the_address() -> None:
+    nodes = nodes_of((), hosts="train_01@a,b", hostfile=None, trust_job=False, executor="ssh")
+    assert nodes == (Node("a", 0, "train_01@a"), Node("b", 1, "b"))
+
+
+@pytest.mark.parametrize(
+    ("hosts", "says"),
+    [
+        ("-oProxyCommand=x", "no host name"),
+        ("a;reboot", "no host name"),
+        ("a/b", "no host name"),
+        ("-oProxyCommand=x@a", "no user name"),
+        ("$(id)@a", "no user name"),
+        ("@a", "no user name"),
+        ("a,b,a", "named twice"),
+        ("node[1-", "--hosts"),
+        ("@group[1-2]", "no user name"),
+        (" , ", "empty"),
+    ],
+)
+def test_what_is_no_host_is_refused(hosts: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        names(hosts=hosts)
+
+
+def test_hosts_of_the_jobs_own_files_need_trust() -> None:
+    with pytest.raises(UsageError, match="gpu1, gpu2; pass --trust-job"):
+        names(job(HOSTS))
+    assert names(job(HOSTS), trust_job=True) == ("gpu1", "gpu2")
+    assert names(job(HOSTS), hosts="other") == ("other",)
+
+
+def test_a_hostile_host_in_a_trusted_file_is_refused_all_the_same() -> None:
+    with pytest.raises(UsageError, match="no host name"):
+        names(job(claim("hosts", ("-oProxyCommand=x",))), trust_job=True)
+
+
+def test_without_any_word_about_nodes_there_is_a_hint() -> None:
+    with pytest.raises(UsageError, match=r"--hosts node\[1-4\]"):
+        names(job())
+
+
+def test_local_nodes_are_as_many_as_the_job_has() -> None:
+    assert names(job(claim("nodes", 3)), executor="local") == ("local0", "local1", "local2")
+    assert names(job(), executor="local") == ("local0",)
+
+
+def test_no_file_starts_any_number_of_agents_on_this_machine() -> None:
+    with pytest.raises(UsageError, match=f"at most {MOST_LOCAL}"):
+        names(job(claim("nodes", 10**9)), executor="local")
+
+
+def test_a_hostfile_of_the_users(tmp_path: Path) -> None:
+    path = tmp_path / "hosts"
+    path.write_text("b slots=4\na slots=8\n")
+    nodes = nodes_of((), hosts="", hostfile=path, trust_job=False, executor="ssh")
+    assert nodes == (Node("b", 0, "b", 4), Node("a", 1, "a", 8))
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "a slots=many\n"])
+def test_a_hostfile_that_names_nobody_is_refused(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "hosts"
+    path.write_text(text)
+    with pytest.raises(UsageError, match="hosts"):
+        nodes_of((), hosts="", hostfile=path, trust_job=False, executor="ssh")
+
+
+# --- the context ---
+
+LAUNCH = Launch("run.sh:3", "torchrun", span())
+HERE = Scope(launch=LAUNCH.id)
+FULL = job(
+    claim("interpreter", "/opt/env/bin/python", scope=HERE),
+    claim("working_directory", "/data/job", scope=HERE),
+    claim("env.NCCL_DEBUG", "INFO"),
+    claim("env.WANDB_API_KEY", "****"),
+    claim("env.PATH", "/evil"),
+    claim("prelude", "module load cuda"),
+    launches=(LAUNCH,),
+)
+
+
+def test_nothing_of_the_job_is_used_without_trust() -> None:
+    found = context_of(FULL, python="", directory="", trust_job=False, prelude=True)
+    assert found.context is None
+    assert "--trust-job" in found.missing
+    found = context_of(FULL, python="/usr/bin/python3", directory="", trust_job=False, prelude=True)
+    assert found.context is not None
+    assert (found.context.interpreter, found.context.directory) == ("/usr/bin/python3", None)
+    assert (found.context.environment, found.context.prelude) == ({}, [])
+
+
+def test_a_trusted_job_names_its_context_but_no_secret_and_no_path() -> None:
+    found = context_of(FULL, python="", directory="", trust_job=True, prelude=False)
+    assert found.context is not None
+    assert (found.context.interpreter, found.context.directory) == ("/opt/env/bin/python", "/data/job")
+    assert found.context.environment == {"NCCL_DEBUG": "INFO"}
+    assert found.context.prelude == []
+    assert "interpreter /opt/env/bin/python (the job)" in found.provenance
+
+
+def test_set_up_lines_run_with_consent_only() -> None:
+    found = context_of(FULL, python="", directory="", trust_job=True, prelude=True)
+    assert found.context is not None
+    assert found.context.prelude == ["module load cuda"]
+
+
+def test_what_the_user_says_comes_first() -> None:
+    found = context_of(FULL, python="/mine", directory="/here", trust_job=True, prelude=False)
+    assert found.context is not None
+    assert (found.context.interpreter, found.context.directory) == ("/mine", "/here")
+
+
+def test_a_context_that_nobody_names_is_missing_and_not_guessed() -> None:
+    found = context_of(job(), python="", directory="", trust_job=True, prelude=False)
+    assert found.context is None
+    assert "--python PATH" in found.missing
+
+
+def test_a_container_that_cannot_be_entered_is_said() -> None:
+    found = context_of(job(claim("container", "nvcr.io/x:1")), python="", directory="", trust_job=True, prelude=False)
+    assert found.context is None
+    assert "nvcr.io/x:1" in found.missing
+
+
+def test_the_launch_of_several_processes_is_the_main_one() -> None:
+    single, several = Launch("run.sh:1", "python", span()), LAUNCH
+    found = job(claim("world_size", 8, scope=HERE), launches=(single, several))
+    assert main_launch(found) is several
+    assert main_launch(job(launches=(single,))) is single
+    assert main_launch(job()) is None
