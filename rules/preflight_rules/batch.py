@@ -97,7 +97,8 @@ def deepspeed_batch_product_mismatch(job: Job) -> Iterator[Verdict]:
         Change one of the three, or leave one out and DeepSpeed computes it.
 
     Known limits:
-        With elasticity DeepSpeed computes the sizes itself and nothing is said. Where the number of ranks is
+        With elasticity DeepSpeed computes the sizes itself and nothing is said. deepspeed without any hostfile is
+        taken to run on one node; where more nodes would make it right, it is a warning. Where the number of ranks is
         unknown, only what no number of ranks could satisfy is reported.
 
     Evidence:
@@ -145,6 +146,10 @@ def _product(
     if not total or min((*total, *micro, *steps)) < 1 or len(every) > len(total) + len(micro) + len(steps):
         return unknown(subject, "a batch size is no positive whole number (see BAT002)", at=every[0])
     ranks, because = data_parallel_ranks(job, launch, scope)
+    alone = isinstance(ranks, Unresolved) and _may_run_here_only(job, launch, scope)
+    if alone:
+        because = job.setting("processes_per_node", scope)
+        ranks = job_value(because)
     sizes = numbers(ranks)
     if isinstance(ranks, Unresolved) or not sizes or why_unresolved(because, launch) is not None:
         return _without_ranks(subject, claims, total, micro, steps, ranks, because)
@@ -162,7 +167,24 @@ def _product(
             *((c, "decides the number of ranks") for c in distinct(because)),
         ),
         remedy=_batch_remedy(*one),
+        severity=Severity.WARNING if alone and _fits_some_nodes(*one) else None,
     )
+
+
+def _may_run_here_only(job: Job, launch: Launch | None, scope: Scope) -> bool:
+    """Whether deepspeed is told its processes and no hosts, so takes this node alone unless the site has a hostfile."""
+    return (
+        launch is not None
+        and launch.launcher == "deepspeed"
+        and bool(job.setting("processes_per_node", scope))
+        and not job.about("nodes", scope)
+        and not any(reference.role == "hostfile" for reference in job.references)
+    )
+
+
+def _fits_some_nodes(total: int, micro: int, steps: int, ranks: int) -> bool:
+    """Whether a larger number of nodes would make it right."""
+    return total % ((micro or 1) * (steps or 1) * ranks) == 0
 
 
 def _fits(total: int, micro: int, steps: int, ranks: int) -> bool:

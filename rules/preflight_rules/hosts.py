@@ -166,7 +166,9 @@ def hostfile_missing(job: Job) -> Iterator[Verdict]:
     read = {file.path for file in job.files}
     for target, reference in named.items():
         missing = [
-            n for n in job.notes if n.kind is NoteKind.MISSING and target in (n.span.path, _target(n.message))
+            note
+            for note in job.notes
+            if note.kind is NoteKind.MISSING and (note.span == reference.span or note.span.path == target)
         ]
         launch = next((run for run in job.launches if run.id == reference.scope.launch), None)
         subject = reference.scope.launch or job.name
@@ -189,8 +191,3 @@ def hostfile_missing(job: Job) -> Iterator[Verdict]:
             yield unknown(subject, f"hostfile {target} was not read", at=reference.span)
     if not named:
         yield not_applicable(job.name, "no launch names a hostfile")
-
-
-def _target(message: str) -> str:
-    """The first word of a note's message: notes about a missing file begin with its path."""
-    return message.partition(" ")[0].rstrip(":,;")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from preflight.job import Job, Note, NoteKind
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
 from preflight.outcome import Severity
+from preflight_rules.batch import uses_hugging_face
 
 _UNREADABLE = frozenset(
     {NoteKind.UNREADABLE, NoteKind.TOO_LARGE, NoteKind.MISSING, NoteKind.OUTSIDE, NoteKind.CRASHED}
@@ -91,7 +92,8 @@ def input_malformed(job: Job) -> Iterator[Verdict]:
         Correct the file at the place the finding points at.
 
     Known limits:
-        A template (Jinja, Helm, `${VAR}`) is filled in before use: it is unknown, not faulty. Only a file that
+        DeepSpeed's own reader forgives a missing comma at the end of a line, comments and single quotes; that is an
+        error only where Hugging Face's trainer reads the file. A template (Jinja, Helm, `${VAR}`) is filled in before use: it is unknown, not faulty. Only a file that
         DeepSpeed or a launcher parses is an error. A shell or Python file that could be read only in part is
         unknown, because preflight's own grammar may be the one that is behind.
 
@@ -116,7 +118,9 @@ def _malformed(job: Job, note: Note) -> Verdict:
     roles = {reference.role for reference in job.references if reference.target == note.span.path}
     if kind not in ("deepspeed", "hostfile"):
         return unknown(note.span.path, note.message, required=note.required, at=note)
-    certain = bool(roles & {"config", "hostfile"}) and "accepts it" not in note.message
+    # What DeepSpeed's own reader (hjson) takes, json.load in Hugging Face's trainer does not.
+    strict = any(uses_hugging_face(job, launch, launch.scope) for launch in job.launches)
+    certain = bool(roles & {"config", "hostfile"}) and (strict or "accepts it" not in note.message)
     return failed(
         note.span.path,
         note.message,

@@ -43,7 +43,8 @@ def port_invalid(job: Job) -> Iterator[Verdict]:
         1024 only root can listen, which is a warning.
 
     Why it matters:
-        The rank that should listen stops at once, and all others wait for it until they time out.
+        torchrun stops with "must be an integer between 0 and 65536"; ranks that read MASTER_PORT themselves stop one
+        after the other, or wait for one that did.
 
     Example:
         `--master_port=295000`, or `export MASTER_PORT=port`.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from preflight.job import Claim, Job, Launch, Relation, Strength, strongest
@@ -113,7 +114,11 @@ def _meeting_place(launch: Launch, addresses: tuple[Claim, ...], because: tuple[
         return passed(launch.id)
     claim, count = addresses[0], spoken(numbers(job_value(because)))
     default = claim.strength is Strength.DEFAULT
-    said = f"{launch.launcher} is given no address and falls back to {hosts[0]}" if default else quoted(claim)
+    said = (
+        f"{launch.launcher} is given no address and falls back to {hosts[0]}"
+        if default
+        else _with_value(claim, hosts[0])
+    )
     if is_unspecified(hosts[0]):
         meaning = "is no address that can be dialled"
     else:
@@ -130,6 +135,15 @@ def _meeting_place(launch: Launch, addresses: tuple[Claim, ...], because: tuple[
     )
 
 
+def _with_value(claim: Claim, host: str) -> str:
+    """The spelling, with the host it comes to where that cannot be read in it."""
+    return quoted(claim) if host in claim.spelling else f"{quoted(claim)} ({host})"
+
+
+#: The beginning of a double-quoted assignment in a script.
+_ASSIGNED = re.compile(r"\s*(?:export\s+)?[A-Za-z_]\w*=\"[^\"]*$")
+
+
 def evaluated_on_each_node(launch: Launch) -> bool | None:
     """Whether `$(hostname)` in this launch's line is evaluated once per node; None when that cannot be told.
 
@@ -141,8 +155,11 @@ def evaluated_on_each_node(launch: Launch) -> bool | None:
         return None
     if any(name in _SHELLS for name in launch.wrappers[spreading[0] + 1 :]):
         return True
-    # On one line with its srun and no quotation mark between the two, no other shell can be in between.
     before = launch.span.snippet[: launch.span.column - 1]
+    # `LAUNCHER="torchrun ... $X"` is expanded where it is assigned, unless the dollar sign is escaped.
+    if _ASSIGNED.match(before):
+        return False
+    # On one line with its srun and no quotation mark between the two, no other shell can be in between.
     wrapper = max((before.rfind(name) for name in SPREADING_WRAPPERS), default=-1)
     if wrapper >= 0 and not set("'\"") & set(before):
         return False
@@ -187,7 +204,10 @@ def rendezvous_address_differs_per_node(job: Job) -> Iterator[Verdict]:
             continue
         met = True
         inner = evaluated_on_each_node(launch)
-        if inner is None or not numbers(nodes) or (inner and addresses[0].scope.launch != launch.id):
+        if inner is None and SPREADING_WRAPPERS.intersection(launch.wrappers) and _is_batch_job(job):
+            # What a batch script itself expands is the first host of the allocation, not "this host".
+            inner = True
+        if inner is None or not numbers(nodes):
             yield unknown(
                 launch.id, f"{quoted(addresses[0])} may be another name on each node", at=addresses[0]
             )
@@ -204,6 +224,10 @@ def rendezvous_address_differs_per_node(job: Job) -> Iterator[Verdict]:
             yield passed(launch.id)
     if not met:
         yield not_applicable(job.name, "no launch meets at the name of the node it runs on")
+
+
+def _is_batch_job(job: Job) -> bool:
+    return any(claim.source == "slurm" and not claim.scope.launch for claim in job.claims)
 
 
 def _names_itself(claim: Claim) -> bool:
@@ -274,6 +298,8 @@ def _node_rank(job: Job, launch: Launch, rank: Claim, told: Claim, count: str) -
         return unknown(launch.id, "it cannot be told on how many nodes srun starts this launcher", at=launch)
     fixed = numbers(rank.value)
     early = bool(symbols_in(rank.value) & {Symbol.NODE_RANK, Symbol.PROCESS_RANK})
+    if early and "\\$" in rank.span.snippet:
+        return unknown(launch.id, f"it cannot be told who expands {quoted(rank)}", at=rank)
     inner = evaluated_on_each_node(launch)
     if early and inner:
         return passed(launch.id)

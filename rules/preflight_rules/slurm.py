@@ -21,6 +21,17 @@ from preflight_rules.reading import (
     why_unresolved,
 )
 
+#: Programs that start the ranks of their node themselves, as modules behind `python -m`.
+_LAUNCHER_MODULES = (
+    "accelerate",
+    "deepspeed",
+    "torch/distributed",
+    "horovod",
+    "ray",
+    "paddle/distributed",
+    "bash",
+)
+
 
 @rule(
     "SLU001",
@@ -154,7 +165,7 @@ def one_task_for_several_gpus(job: Job) -> Iterator[Verdict]:
     """
     met = False
     for launch in job.launches:
-        if launch.launcher != "srun":
+        if launch.launcher != "srun" or launch.program.startswith(_LAUNCHER_MODULES):
             continue
         tasks = job.setting("tasks_per_node", launch.scope)
         gpus, nodes = job.setting("gpus_per_node", launch.scope), job.setting("nodes", launch.scope)

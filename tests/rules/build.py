@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from preflight.engine import outcomes_of
 from preflight.job import (
     WHOLE_JOB,
     Claim,
@@ -21,7 +24,8 @@ from preflight.job import (
     Value,
 )
 from preflight.judgement import Rule, Verdict
-from preflight.outcome import Status
+from preflight.outcome import Outcome, Status
+from preflight.recording import Configuration, Recording
 
 RUN_TIME = Unresolved("something only run time knows")
 
@@ -117,3 +121,14 @@ def verdicts(rule: Rule, subject: Job, status: Status) -> list[Verdict]:
 def places(rule: Rule, subject: Job) -> list[str]:
     """`path:line` of every fault's primary place."""
     return [f"{v.locations[0].path}:{v.locations[0].line}" for v in verdicts(rule, subject, Status.FAIL)]
+
+
+def judged(rule: Rule, jobs: Sequence[Job]) -> list[Outcome]:
+    """The outcomes of one rule as the engine states them: severities lowered where a job is only probable."""
+    recording = Recording(
+        jobs=tuple(jobs),
+        created="2026-01-01T00:00:00+00:00",
+        tool_version="0",
+        configuration=Configuration(profile="pedantic"),
+    )
+    return list(outcomes_of(recording, (rule,), ()))

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from preflight.job import Job, OneOf, Relation, Scope, Strength, Unresolved, Value
+from preflight.job import Job, OneOf, Relation, Scope, Strength, Value
 from preflight.job.value import Plain
 from preflight.outcome import Severity, Status
-from preflight.sources.shell.symbols import Symbol
 from preflight_rules.conflicts import standalone_on_several_nodes
 from preflight_rules.rendezvous import (
-    node_rank_same_on_every_node,
-    rendezvous_address_differs_per_node,
     rendezvous_on_loopback,
 )
 from preflight_rules.siblings import node_rank_twice_or_missing, rendezvous_differs_between_launches
 from preflight_rules.slurm import (
     launcher_started_more_than_once_per_node,
-    multi_node_launcher_on_first_node_only,
     one_task_for_several_gpus,
 )
 from preflight_rules.world import launch_size_disagreement, launch_size_exceeds_bound
@@ -152,15 +148,6 @@ def test_one_task_per_node_leaves_gpus_idle() -> None:
     assert not verdicts(rule, tasks(1), Status.FAIL)
 
 
-def test_torchrun_in_a_batch_script_without_srun_waits_alone() -> None:
-    rule = multi_node_launcher_on_first_node_only
-    (found,) = verdicts(rule, sbatch(4, 4, wrappers=()), Status.FAIL)
-    assert "first of the" in found.message
-    assert not verdicts(rule, sbatch(4, 4), Status.FAIL)
-    assert not verdicts(rule, sbatch(4, 1, wrappers=()), Status.FAIL)
-    assert verdicts(rule, sbatch(4, RUN_TIME, wrappers=()), Status.UNKNOWN)
-
-
 def meeting(address: Value | Plain, nodes: Value | Plain = 2, *, strength: Strength = Strength.FLAG) -> Job:
     """torchrun over `nodes` nodes that meet at `address`."""
     run = launch("run.sh:3")
@@ -186,44 +173,6 @@ def test_the_default_address_points_at_the_launcher() -> None:
     (found,) = verdicts(rendezvous_on_loopback, meeting("127.0.0.1", strength=Strength.DEFAULT), Status.FAIL)
     assert found.locations[0].line == 3
     assert "is given no address" in found.message
-
-
-def test_own_name_behind_srun_and_a_shell_differs_per_node() -> None:
-    rule = rendezvous_address_differs_per_node
-    own = Unresolved(Symbol.THIS_HOST.value)
-
-    def with_wrappers(*wrappers: str) -> Job:
-        run = launch("run.sh:3", wrappers=wrappers)
-        return job(
-            needs("nodes", 2, "run.sh:3", "--nnodes=2", scope=run),
-            claim("master_addr", own, "run.sh:4", "--master_addr=$(hostname)", scope=run),
-            launches=(run,),
-        )
-
-    assert places(rule, with_wrappers("srun", "bash")) == ["run.sh:4"]
-    assert verdicts(rule, with_wrappers("srun"), Status.PASS)
-    assert verdicts(rule, with_wrappers(), Status.UNKNOWN)
-
-
-def test_a_node_rank_expanded_by_the_batch_script_is_the_same_everywhere() -> None:
-    rule = node_rank_same_on_every_node
-    early = Unresolved(Symbol.NODE_RANK.value)
-
-    def with_rank(rank: Value | Plain, *wrappers: str, backend: str = "static") -> Job:
-        base = sbatch(2, 2, wrappers=wrappers)
-        scope = base.launches[0]
-        return base.with_claims(
-            [
-                claim("node_rank", rank, "train.sbatch:11", "--node_rank=$SLURM_NODEID", scope=scope),
-                claim("rendezvous_backend", backend, "train.sbatch:9", scope=scope),
-            ]
-        )
-
-    assert places(rule, with_rank(early, "srun")) == ["train.sbatch:11"]
-    assert places(rule, with_rank(0, "srun")) == ["train.sbatch:11"]
-    assert not verdicts(rule, with_rank(early, "srun", "bash"), Status.FAIL)
-    assert not verdicts(rule, with_rank(early, "srun", backend="c10d"), Status.FAIL)
-    assert verdicts(rule, with_rank(RUN_TIME, "srun"), Status.UNKNOWN)
 
 
 def siblings(port: Value | Plain, ranks: tuple[Value | Plain, Value | Plain] = (0, 1)) -> Job:

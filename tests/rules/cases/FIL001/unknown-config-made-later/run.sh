@@ -1,0 +1,2 @@
+#!/bin/bash
+deepspeed train.py --deepspeed_config made_later.json

@@ -1,0 +1,2 @@
+#!/bin/bash
+deepspeed --include=$HOSTS train.py

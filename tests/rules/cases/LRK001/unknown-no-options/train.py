@@ -1,0 +1,3 @@
+import argparse
+parser = argparse.ArgumentParser()
+options = parser.parse_args()

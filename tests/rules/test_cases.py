@@ -1,0 +1,89 @@
+"""Every rule over real files: folders of `cases/` read the way `preflight lint` reads them.
+
+A folder `fail-*` holds one fault, at the place its `expect.toml` names; in `pass-*` the rule looks and finds
+nothing; in `unknown-*` it cannot tell; in `na-*` it has nothing to look at. `named` lists files given by name;
+without it the folder is given.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from preflight.assemble import assemble
+from preflight.job import Job
+from preflight.judgement import Rule
+from preflight.outcome import Finding, Outcome, Status
+from preflight.sources import PACK as SOURCES
+from preflight_rules import PACK
+from tests.rules.build import judged
+
+CASES = Path(__file__).parent / "cases"
+FOLDERS = sorted(path.parent for path in CASES.glob("*/*/expect.toml"))
+toml: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+
+
+def load(entry: str) -> Any:
+    """What `module:attribute` names."""
+    module, _, attribute = entry.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+RULES: dict[str, Rule] = {rule.meta.id: rule for rule in map(load, PACK)}
+
+
+def jobs_of(folder: Path, named: list[str]) -> tuple[Job, ...]:
+    """The jobs that the folder, or the files named in it, describe."""
+    sources = [load(entry)() for entry in SOURCES]
+    paths = [folder / name for name in named] if named else [folder]
+    return assemble(folder, paths, sources=sources)
+
+
+def outcomes(folder: Path) -> tuple[dict[str, Any], list[Outcome]]:
+    """What the folder expects, and what its rule says."""
+    expected = toml.loads((folder / "expect.toml").read_text())
+    rule = RULES[expected["id"]]
+    return expected, judged(rule, jobs_of(folder, expected.get("named", [])))
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: f"{path.parent.name}-{path.name}")
+def test_case(folder: Path) -> None:
+    expected, found = outcomes(folder)
+    assert expected["id"] == folder.parent.name
+    findings = [outcome.finding for outcome in found if outcome.finding is not None]
+    statuses = {outcome.status for outcome in found}
+    if folder.name.startswith("fail-"):
+        assert len(findings) == 1, [f.message for f in findings] or statuses
+        _check(findings[0], expected)
+    elif folder.name.startswith("pass-"):
+        assert not findings, findings[0].message
+        assert Status.PASS in statuses, [o.reason for o in found]
+    elif folder.name.startswith("na-"):
+        assert statuses == {Status.NOT_APPLICABLE}, [o.reason for o in found]
+    else:
+        assert not findings, findings[0].message
+        assert Status.UNKNOWN in statuses, statuses
+
+
+def _check(finding: Finding, expected: dict[str, Any]) -> None:
+    first = finding.locations[0]
+    assert (first.path, first.line, first.column) == (expected["path"], expected["line"], expected["column"])
+    assert finding.severity.value == expected["severity"]
+    assert expected.get("says", "") in finding.message
+    assert finding.remedy.endswith(".")
+    assert first.snippet, "a finding shows its line"
+
+
+@pytest.mark.parametrize("folder", [f for f in FOLDERS if f.name.startswith("pass-")], ids=lambda p: p.name)
+def test_good_files_raise_no_error_in_any_rule(folder: Path) -> None:
+    named = toml.loads((folder / "expect.toml").read_text()).get("named", [])
+    for job in jobs_of(folder, named):
+        for rule in RULES.values():
+            errors = [
+                o.finding for o in judged(rule, [job]) if o.finding and o.finding.severity.value == "error"
+            ]
+            assert not errors, errors[0].message
