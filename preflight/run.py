@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
+import anyio.to_thread
 
 from preflight import catalog
 from preflight.engine import outcomes_of, selected
@@ -201,12 +202,13 @@ class _Run:
             last = STAGES.index(self._options.until)
             for name in STAGES[: last + 1]:
                 self._nodes = fleet.records
-                why_not = self._why_not(name)
+                # In a thread: agents end themselves when the head says nothing for a few seconds.
+                why_not = await anyio.to_thread.run_sync(self._why_not, name)
                 if why_not:
                     self._stages.append(StageRecord(name, self.now(), self.now(), skipped=why_not))
                     continue
                 self._under_way = (name, self.now())
-                await stages[name](fleet, self._plan(name))
+                await stages[name](fleet, await anyio.to_thread.run_sync(self._plan, name))
                 self._finish_stage()
             self._nodes = fleet.records
 
