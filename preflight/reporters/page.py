@@ -81,7 +81,7 @@ class _Page:
         if parts:
             self._print(Text("stages: " + ", ".join(parts)))
         if report.run.context:
-            self._print(Text(f"ranks: {clean(report.run.context)}"))
+            self._indented(f"ranks: {clean(report.run.context)}", indent=0)
         self._print(Text(""))
 
     def _finding(self, finding: Finding) -> None:
@@ -93,17 +93,17 @@ class _Page:
         self._print(head)
         self._indented(finding.message)
         for location in finding.locations:
-            self._location(location)
+            self._location(location, finding.message)
         for evidence in _shown(finding.evidence):
             self._evidence(evidence)
         if finding.remedy:
             self._indented(finding.remedy, label="fix: ", style="green")
         self._print(Text(""))
 
-    def _location(self, location: Location) -> None:
+    def _location(self, location: Location, message: str) -> None:
         where = Text("  --> ", style="blue")
         where.append(f"{clean(location.path)}:{location.line}:{location.column}", style="none")
-        if location.note:
+        if location.note and location.note != message:
             where.append(f"  {clean(location.note)}", style="italic")
         self._print(where)
         if location.snippet:
@@ -117,15 +117,11 @@ class _Page:
             self._print(mark)
 
     def _evidence(self, evidence: Evidence) -> None:
-        line = Text("  seen", style="blue")
-        if evidence.node:
-            line.append(f" on {clean(evidence.node)}")
-        line.append(": ")
-        line.append(clean(evidence.observed), style="none")
-        if evidence.expected:
-            line.append(f"; expected {clean(evidence.expected)}", style="none")
-        self._print(line)
+        where = f" on {evidence.node}" if evidence.node else ""
+        expected = f"; expected {evidence.expected}" if evidence.expected else ""
+        self._indented(f"seen{where}: {clean(evidence.observed)}{clean(expected)}")
         if evidence.command:
+            # Not wrapped: it is there to be copied.
             self._print(Text(f"    try: {clean(evidence.command)}"))
 
     def _suppressed(self) -> None:
@@ -176,7 +172,18 @@ class _Page:
             f"{area} {names[area]}" + (f" ({count} subjects)" if count > names[area] else "")
             for area, count in sorted(groups.items())
         ]
-        self._indented("passed: " + ", ".join(parts), indent=0, style="green")
+        self._listed("passed: ", parts)
+
+    def _listed(self, label: str, parts: Sequence[str]) -> None:
+        """`parts` behind each other, as many on a line as there is room for, none of them cut."""
+        line = label
+        for number, part in enumerate(parts, 1):
+            piece = part + ("," if number < len(parts) else "")
+            if line != label and len(line) + len(piece) > self._style.width:
+                self._print(Text(line.rstrip(), style="green"))
+                line = " " * len(label)
+            line += piece + " "
+        self._print(Text(line.rstrip(), style="green"))
 
     def _outcome(self, outcome: Outcome) -> None:
         reason = f": {outcome.reason}" if outcome.reason else ""

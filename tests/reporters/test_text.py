@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from preflight.catalog import Broken
-from preflight.job import Job, Span, Suppression, span_of
+from preflight.job import Job, Note, NoteKind, Span, Suppression, span_of
 from preflight.judgement import Verdict, failed, not_applicable, passed, unknown
 from preflight.outcome import Severity
 from preflight.recording import Recording
@@ -259,6 +259,19 @@ def test_messages_are_wrapped_to_a_narrow_terminal() -> None:
     page = shown(saying(failed("x", "word " * 40, at=span(), remedy="word " * 40), severity=Severity.INFO), width=40)
     assert max(cell_len(row) for row in page.splitlines()) <= 40
     assert page.count("word") == 80
+
+
+def test_what_passed_is_listed_by_area_and_never_cut() -> None:
+    rules = [a_rule(lambda _: [passed("x"), passed("y")], f"{chr(65 + n)}AA00{n}") for n in range(9)]
+    page = shown(judged(a_recording(job()), rules), width=40).splitlines()
+    assert page[0] == "passed: AAA 1 (2 subjects),"
+    assert page[1] == "        BAA 1 (2 subjects),"
+    assert page[8] == "        IAA 1 (2 subjects)"
+
+
+def test_a_note_that_only_repeats_the_message_is_left_out() -> None:
+    page = shown(saying(failed("x", "no value", at=Note(NoteKind.MALFORMED, "no value", span()), remedy="-")))
+    assert page.count("no value") == 1
 
 
 def test_verbose_lists_everything() -> None:
