@@ -55,17 +55,13 @@ def show_gpus() -> None:
     )
     for gpu in seen.gpus:
         memory = f"{gpu.memory_bytes / 2**30:.0f} GiB" if gpu.memory_bytes else "? GiB"
-        print(
-            f"  GPU {gpu.index}: {gpu.name}, {memory}, capability {gpu.compute_capability} {gpu.problem}".rstrip()
-        )
+        print(f"  GPU {gpu.index}: {gpu.name}, {memory}, capability {gpu.compute_capability} {gpu.problem}".rstrip())
 
 
 def versions() -> tuple[int, ...]:
     """Print torch, CUDA and NCCL; returns NCCL's version. A process of its own, so that no CUDA context stays here."""
     code = "import torch; print(torch.__version__, torch.version.cuda, *torch.cuda.nccl.version())"
-    said = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
-    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     if said.returncode:
         raise SystemExit(f"torch with NCCL is needed: {said.stderr.strip().splitlines()[-1:]}")
     torch, cuda, *nccl = said.stdout.split()
@@ -128,9 +124,7 @@ def run_world(world_size: int, steps: int, nccl: tuple[int, ...]) -> bool:
             except subprocess.TimeoutExpired:
                 os.killpg(child.pid, signal.SIGKILL)
                 child.wait()
-    mode = ",".join(
-        f"{k}={v}" for k, v in sharing(0, world_size, nccl).items() if "RANK" in k or "HOSTID" in k
-    )
+    mode = ",".join(f"{k}={v}" for k, v in sharing(0, world_size, nccl).items() if "RANK" in k or "HOSTID" in k)
     print(f"\n{world_size} ranks {mode}: {time.monotonic() - began:.1f} s")
     exact = [show_rank(rank, words) for rank, words in enumerate(heard)]
     return all(exact)
@@ -166,12 +160,7 @@ def show_rank(rank: int, words: list[dict[str, Any]]) -> bool:
     for mismatch in report["mismatches"][:4]:
         print(f"    WRONG {mismatch}")
     first_to_last = report["losses"][-1] < report["losses"][0]
-    return (
-        not report["mismatches"]
-        and len(set(report["digests"])) == 1
-        and first_to_last
-        and not report["unmoved"]
-    )
+    return not report["mismatches"] and len(set(report["digests"])) == 1 and first_to_last and not report["unmoved"]
 
 
 def run_rank(params: dict[str, Any]) -> int:

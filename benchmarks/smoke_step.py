@@ -64,9 +64,7 @@ def run_rank(rank: int, world_size: int, port: int, rounds: int, events: int, re
 
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     store = dist.TCPStore("127.0.0.1", port, None, False, wait_for_workers=False)
-    dist.init_process_group(
-        "gloo", store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=60)
-    )
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=60))
     me = Progress(lambda data: os.write(events, (json.dumps(data) + "\n").encode()), rank=rank)
     me.start()
     data = training.shard(rank, "cpu")

@@ -76,9 +76,7 @@ class Culprit:
 Views = dict[int, RankView]
 
 
-def blame(
-    views_: Views, view: RankView, kind: str, since_s: float, text: str, *, also: Sequence[int] = ()
-) -> Culprit:
+def blame(views_: Views, view: RankView, kind: str, since_s: float, text: str, *, also: Sequence[int] = ()) -> Culprit:
     """Name `view`; `text` goes on after "rank 3 on node-b". Everybody who still runs waits for it."""
     waiting = tuple(v.rank for v in views_.values() if v.alive and v.rank != view.rank and not v.done)
     where = f"rank {view.rank} on {view.node}"

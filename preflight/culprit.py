@@ -31,9 +31,7 @@ __all__ = ["LIMITS", "Culprit", "Limits", "Member", "culprit", "decision_time"]
 
 def decision_time(events: Sequence[EventRecord], records: Sequence[FactRecord]) -> float:
     """As of when a finished run is judged: when the supervisor decided, else its end."""
-    decided = [
-        event.at_s for event in events if event.origin == "head" and event.data.get("event") == phases.DECIDED
-    ]
+    decided = [event.at_s for event in events if event.origin == "head" and event.data.get("event") == phases.DECIDED]
     if decided:
         return max(decided)
     return max((*(r.finished_s for r in records), *(e.at_s for e in events)), default=0.0)
@@ -102,9 +100,7 @@ def _first_dead(found: Views, now_s: float, limits: Limits) -> Culprit | None:
     if failure.kind in ("context", "blocked") and not view.started:
         return blame(found, view, "missing", view.ended_at, f"never started: {failure.reason}")
     if failure.kind == "timeout" and view.started:
-        return blame(
-            found, view, "stuck", view.changed_at, f"did not come to an end: {failure.reason} ({did})"
-        )
+        return blame(found, view, "stuck", view.changed_at, f"did not come to an end: {failure.reason} ({did})")
     how = _ending(failure.exit_code) if failure.exit_code is not None else f"failed: {failure.reason}"
     return blame(found, view, "dead", view.ended_at, f"{how} during {did}")
 
@@ -139,9 +135,7 @@ def _silent(found: Views, now_s: float, limits: Limits) -> Culprit | None:
         quiet_s = now_s - view.heard_at
         if quiet_s < (limits.loading_s if view.loading else limits.silent_s):
             continue
-        heard = any(
-            now_s - other.heard_at <= limits.witness_s for other in found.values() if other is not view
-        )
+        heard = any(now_s - other.heard_at <= limits.witness_s for other in found.values() if other is not view)
         if not heard and quiet_s < limits.loading_s:
             continue
         text = f"has not been heard for {quiet_s:.1f} s during {doing(view)}: its process or its node stands still"
@@ -203,9 +197,7 @@ def _frozen(found: Views, now_s: float, limits: Limits) -> Culprit | None:
     return all_inside(found, view, frozen_s)
 
 
-def _deadlock(
-    found: Views, over: Sequence[RankView], running: Views, now_s: float, limits: Limits
-) -> Culprit | None:
+def _deadlock(found: Views, over: Sequence[RankView], running: Views, now_s: float, limits: Limits) -> Culprit | None:
     if not running or len(over) < len(running):
         return None
     if any(v.alive and not v.started for v in found.values()):
@@ -219,9 +211,7 @@ def _deadlock(
 def _awaited(view: RankView, found: Views) -> tuple[int, ...]:
     """The ranks without which `view` cannot go on."""
     if view.inside:
-        return tuple(
-            v.rank for v in found.values() if v is not view and v.entered < view.inside and not v.done
-        )
+        return tuple(v.rank for v in found.values() if v is not view and v.entered < view.inside and not v.done)
     waiting = tuple(rank for rank in view.waiting_for if rank in found and not found[rank].done)
     if waiting == (0,) and found[0].listening_at:
         # The endpoint is open: what does not answer is the way to it, not rank 0.

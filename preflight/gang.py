@@ -144,9 +144,7 @@ class _Gang:
         while len(self.records) < len(requests):
             await anyio.sleep(LOOK_S)
             at_s = self.now()
-            named = culprit(
-                members, self.events, self.records, now_s=at_s, began_s=self.began_s, limits=self.limits
-            )
+            named = culprit(members, self.events, self.records, now_s=at_s, began_s=self.began_s, limits=self.limits)
             if named is None:
                 suspected_s = None
                 continue

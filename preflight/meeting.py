@@ -18,18 +18,12 @@ def endpoint_taken(found: Views, now_s: float, limits: Limits) -> Culprit | None
 
 def unresolved(found: Views, now_s: float, limits: Limits) -> Culprit | None:
     """A rank cannot turn the master's name into an address."""
-    failing = [
-        v
-        for v in found.values()
-        if v.dial_result == "unresolved" and now_s - v.dial_at >= limits.unresolved_s
-    ]
+    failing = [v for v in found.values() if v.dial_result == "unresolved" and now_s - v.dial_at >= limits.unresolved_s]
     if not failing:
         return None
     first = min(failing, key=lambda v: (v.dial_at, v.rank))
     text = f"cannot resolve the name of the master {first.dial_endpoint}: {first.dial_error}"
-    return blame(
-        found, first, "endpoint", first.dial_at, text, also=[v.rank for v in failing if v is not first]
-    )
+    return blame(found, first, "endpoint", first.dial_at, text, also=[v.rank for v in failing if v is not first])
 
 
 def cannot_reach(found: Views, now_s: float, limits: Limits) -> Culprit | None:
@@ -38,9 +32,7 @@ def cannot_reach(found: Views, now_s: float, limits: Limits) -> Culprit | None:
     if master is None or not master.listening_at:
         return None
     failing = [v for v in found.values() if v.dial_result not in ("", "open")]
-    ready = [
-        v for v in failing if not v.alive or now_s - max(v.dial_at, master.listening_at) >= limits.dial_s
-    ]
+    ready = [v for v in failing if not v.alive or now_s - max(v.dial_at, master.listening_at) >= limits.dial_s]
     if not ready:
         return None
     first = min(ready, key=lambda v: (v.dial_at, v.rank))
@@ -52,9 +44,7 @@ def cannot_reach(found: Views, now_s: float, limits: Limits) -> Culprit | None:
     reached = [v for v in found.values() if v.dial_result == "open" and v.node != master.node]
     if master.dial_result not in ("", "open"):
         text = f"listens on its port, but {master.dial_endpoint} does not lead to it: {master.dial_error}"
-        return blame(
-            found, master, "endpoint", master.dial_at, text, also=[v.rank for v in failing if v is not master]
-        )
+        return blame(found, master, "endpoint", master.dial_at, text, also=[v.rank for v in failing if v is not master])
     if not reached and len({v.node for v in failing}) > 1:
         text = f"listens, but no other node can open its port: {how}, seen from {nodes_text(failing)}"
         return blame(found, master, "endpoint", first.dial_at, text)
@@ -72,9 +62,7 @@ def all_inside(found: Views, view: RankView, frozen_s: float) -> Culprit:
             f"tells the others to connect to {first.advertised}, because its host name resolves to that and "
             f"no interface is chosen; all ranks have waited in {view.what} for {frozen_s:.1f} s"
         )
-        return blame(
-            found, first, "endpoint", view.changed_at, text, also=[v.rank for v in lost if v is not first]
-        )
+        return blame(found, first, "endpoint", view.changed_at, text, also=[v.rank for v in lost if v is not first])
     text = (
         f"all {len(found)} ranks entered collective {view.inside} ({view.what}) and none left it for {frozen_s:.1f} s:"
         " the network between them loses what they send, and the ranks alone cannot tell where"

@@ -206,9 +206,7 @@ class _Dialling:
         return self._outcome
 
     def _run(self) -> None:
-        self._outcome = endpoint.dial_until(
-            self._host, self._port, timeout_s=self._timeout_s, tell=self._tell
-        )
+        self._outcome = endpoint.dial_until(self._host, self._port, timeout_s=self._timeout_s, tell=self._tell)
 
     def _tell(self, dialled: endpoint.Dialled) -> None:
         self._me.say(
@@ -231,13 +229,9 @@ def _import(me: Progress) -> Tuple[Any, Any]:
         import torch.distributed as dist
     except ImportError as error:
         me.say(phases.PROBLEM, problem="import", error=str(error), rank=me.rank)
-        raise ProbeUnavailable(
-            "missing", "torch cannot be imported by %s: %s" % (sys.executable, error)
-        ) from error
+        raise ProbeUnavailable("missing", "torch cannot be imported by %s: %s" % (sys.executable, error)) from error
     if not dist.is_available():
-        raise ProbeUnavailable(
-            "missing", "this torch %s was built without torch.distributed" % torch.__version__
-        )
+        raise ProbeUnavailable("missing", "this torch %s was built without torch.distributed" % torch.__version__)
     # The first optimizer imports a second and a half of compiler modules: here, not in the midst of a step.
     torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
     me.left()
@@ -297,8 +291,7 @@ def _meet(
     if reached.result != "open":
         raise ProbeUnavailable(
             "timeout",
-            "rank %d cannot reach the master %s:%d (%s): %s"
-            % (me.rank, host, port, reached.result, reached.error),
+            "rank %d cannot reach the master %s:%d (%s): %s" % (me.rank, host, port, reached.result, reached.error),
         )
     if store is None:
         store = dist.TCPStore(host, port, None, False, timedelta(seconds=timeout_s), False)
@@ -311,9 +304,7 @@ def _meet(
         missing = _await_some(store, missing)
         me.waits_for(missing)
         if missing and time.monotonic() >= ends:
-            raise ProbeUnavailable(
-                "timeout", "ranks %s did not reach the store within %g s" % (missing, timeout_s)
-            )
+            raise ProbeUnavailable("timeout", "ranks %s did not reach the store within %g s" % (missing, timeout_s))
     me.left()
     return store
 
@@ -322,9 +313,7 @@ def _own_store(dist: Any, host: str, port: int, listener: socket.socket, timeout
     """The store of rank 0, on the socket it already listens on."""
     patience = timedelta(seconds=timeout_s)
     try:
-        store = dist.TCPStore(
-            "127.0.0.1", port, None, True, patience, False, master_listen_fd=listener.fileno()
-        )
+        store = dist.TCPStore("127.0.0.1", port, None, True, patience, False, master_listen_fd=listener.fileno())
     except TypeError:  # a torch that cannot take over a socket
         listener.close()
         return dist.TCPStore(host, port, None, True, patience, False)
@@ -382,9 +371,7 @@ def _join(
         backend, store=store, rank=me.rank, world_size=world_size, timeout=timedelta(seconds=timeout_s)
     )
     me.left(collective=True)
-    collectives = Collectives(
-        dist, torch, me, stall_before=int(params.get("drill", {}).get("stall_before", 0))
-    )
+    collectives = Collectives(dist, torch, me, stall_before=int(params.get("drill", {}).get("stall_before", 0)))
     collectives.barrier("first collective", device)
     return collectives
 

@@ -36,9 +36,7 @@ def listen(port: int) -> socket.socket:
         return _listen(socket.AF_INET6, port)
     except OSError as error:
         if error.errno in (errno.EADDRINUSE, errno.EACCES):
-            raise OSError(
-                error.errno, "cannot listen on port %d: %s" % (port, os.strerror(error.errno))
-            ) from None
+            raise OSError(error.errno, "cannot listen on port %d: %s" % (port, os.strerror(error.errno))) from None
     try:
         return _listen(socket.AF_INET, port)
     except OSError as error:

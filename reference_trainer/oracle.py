@@ -153,9 +153,7 @@ def _bits(tensor: Any, index: int) -> int:
     return int(tensor.flatten()[index].view(torch.int32)) & 0xFFFFFFFF
 
 
-def _decode(
-    seen: float, right: float, quantum: float, index: int, elements: int, world_size: int
-) -> Dict[str, int]:
+def _decode(seen: float, right: float, quantum: float, index: int, elements: int, world_size: int) -> Dict[str, int]:
     """Which ranks' contributions are there another number of times than once; empty when no such sum explains it."""
     if seen != seen or abs(seen) == float("inf"):
         return {}
@@ -181,9 +179,7 @@ def _decode(
 
 def _explain(counts: Dict[str, int], flipped: int, wrong: int, elements: int) -> str:
     if wrong == 1 and elements > 1 and bin(flipped).count("1") == 1:
-        return "one bit of one element differs (bit %d): memory or link corruption" % (
-            flipped.bit_length() - 1
-        )
+        return "one bit of one element differs (bit %d): memory or link corruption" % (flipped.bit_length() - 1)
     parts = []
     for rank, times in sorted(counts.items(), key=lambda item: int(item[0])):
         if times == 0:
@@ -247,9 +243,7 @@ def check_collectives(collectives: Any, rank: int, world_size: int, device: Any)
     parts = [contribution(rank, world_size, 1000, 100 + part, device) for part in range(world_size)]
     output = torch.zeros(1000, device=device)
     if collectives.reduce_scatter(output, parts, what):
-        judge(
-            what, output, expected_sum(world_size, 1000, 100 + rank, device), units(1000, 100 + rank, device)
-        )
+        judge(what, output, expected_sum(world_size, 1000, 100 + rank, device), units(1000, 100 + rank, device))
     else:
         unsupported.append("reduce_scatter")
     return Checked(found, done, unsupported)
@@ -289,9 +283,7 @@ def check_steps(collectives: Any, rank: int, world_size: int, steps: int, device
         model(inputs).sum().backward()
         what = "gradients of exact step %d" % step
         collectives.all_reduce(model.weight.grad, what)
-        mismatch = compare(
-            what, rank, model.weight.grad.flatten(), gradient, unit=unit, world_size=world_size
-        )
+        mismatch = compare(what, rank, model.weight.grad.flatten(), gradient, unit=unit, world_size=world_size)
         done.append(what)
         if mismatch is not None:
             found.append(mismatch)

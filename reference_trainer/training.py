@@ -52,9 +52,7 @@ def build(device: Any) -> Any:
     import torch
 
     torch.manual_seed(7)
-    model = torch.nn.Sequential(
-        torch.nn.Linear(INPUTS, HIDDEN), torch.nn.ReLU(), torch.nn.Linear(HIDDEN, CLASSES)
-    )
+    model = torch.nn.Sequential(torch.nn.Linear(INPUTS, HIDDEN), torch.nn.ReLU(), torch.nn.Linear(HIDDEN, CLASSES))
     return model.to(device)
 
 

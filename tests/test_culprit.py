@@ -102,9 +102,7 @@ def test_the_first_death_counts_not_its_consequences_even_when_they_are_heard_be
 def test_an_abort_because_of_a_peer_is_a_consequence_and_any_other_abort_is_not() -> None:
     story = Story(3)
     story.training(until_s=6.0)
-    story.ends(
-        0, 6.0, "crashed", "aborted", -6, "NCCL watchdog: remote process exited or there was a network error"
-    )
+    story.ends(0, 6.0, "crashed", "aborted", -6, "NCCL watchdog: remote process exited or there was a network error")
     assert story.blame(6.1) is None
     story.ends(2, 6.5, "crashed", "killed", -9)
     assert named(story.blame(6.6)) == (2, "dead")

@@ -58,18 +58,14 @@ class FakeSession:
         return self.running[-1]
 
 
-REQUESTS = [
-    Request("m:f", f"node{r}", {"rank": r, "world_size": 2}, context=True, group="g") for r in range(2)
-]
+REQUESTS = [Request("m:f", f"node{r}", {"rank": r, "world_size": 2}, context=True, group="g") for r in range(2)]
 
 
 def said(event: str, **data: Any) -> Event:
     return Event(0, 0.0, "child", {"event": event, **data})
 
 
-def run(
-    sessions: dict[str, FakeSession], *, limits: Limits = LIMITS
-) -> tuple[list[FactRecord], list[EventRecord]]:
+def run(sessions: dict[str, FakeSession], *, limits: Limits = LIMITS) -> tuple[list[FactRecord], list[EventRecord]]:
     async def main() -> tuple[list[FactRecord], list[EventRecord]]:
         began = anyio.current_time()
         with anyio.fail_after(10):
@@ -100,9 +96,7 @@ def test_all_ranks_start_together_with_one_run_id_and_every_answer_is_recorded()
 
 def test_a_dead_rank_ends_the_others_and_the_recording_blames_the_same_one() -> None:
     waiting = FakeSession(words=[said(phases.PHASE, phase=phases.STARTED)])
-    dead = FakeSession(
-        words=[said(phases.PHASE, phase=phases.STARTED)], answer=Failed(0, "crashed", "x", "", -9)
-    )
+    dead = FakeSession(words=[said(phases.PHASE, phase=phases.STARTED)], answer=Failed(0, "crashed", "x", "", -9))
     records, events = run({"node0": waiting, "node1": dead})
     assert [r.unavailable and r.unavailable.kind for r in records] == ["cancelled", "crashed"]
     found = culprit(members_of(REQUESTS), events, records, now_s=decision_time(events, records))

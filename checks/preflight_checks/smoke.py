@@ -69,9 +69,7 @@ def rank_did_not_finish(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     if run.blamed is None:
         silent = [r.request.node for r in run.records if r.unavailable is not None]
         reasons = dict.fromkeys(r.unavailable.reason for r in run.records if r.unavailable is not None)
-        yield unknown(
-            "smoke run", f"ranks on {fold(silent)} did not finish: {fold(reasons, 2)}", required=True
-        )
+        yield unknown("smoke run", f"ranks on {fold(silent)} did not finish: {fold(reasons, 2)}", required=True)
         return
     if run.blamed.kind == "endpoint":
         yield unknown("smoke run", f"blocked by SMK004: {run.blamed.because}")
@@ -83,11 +81,7 @@ def _summary(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> str:
     report = run.reports[0][1]
     plan = plan_of(job, fleet, facts)
     nodes = len({node for node, _ in run.reports})
-    where = (
-        f"{report.world_size} ranks on {nodes} nodes"
-        if nodes > 1
-        else f"{report.world_size} ranks on one node"
-    )
+    where = f"{report.world_size} ranks on {nodes} nodes" if nodes > 1 else f"{report.world_size} ranks on one node"
     return f"smoke run: {where}, {report.backend} ({plan.why_so_many}; met at {plan.meeting.source})"
 
 
@@ -292,9 +286,7 @@ def _training_faults(run: SmokeRun) -> Iterator[Verdict]:
             "weights after training",
             f"{_ranks(odd)} on {fold(nodes)} hold other weights than the other {len(digests) - len(odd)} ranks "
             "after the same steps; DistributedDataParallel keeps them equal",
-            at=Evidence(
-                FACT, f"rank {odd[0]}: SHA-256 {digests[odd[0]]}", f"SHA-256 {common}", node=nodes[0]
-            ),
+            at=Evidence(FACT, f"rank {odd[0]}: SHA-256 {digests[odd[0]]}", f"SHA-256 {common}", node=nodes[0]),
             nodes=nodes,
             remedy=f"compare torch, NCCL and driver of {fold(nodes)} with the other nodes, and test its memory and GPU",
         )
@@ -377,9 +369,7 @@ def master_endpoint_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
     yield failed(
         f"master endpoint {plan.meeting.host}:{plan.meeting.port}",
         f"{blamed.because} ({plan.meeting.source})",
-        at=Evidence(
-            FACT, blamed.because, "every rank opens the master's port", node=blamed.node, at_s=blamed.since_s
-        ),
+        at=Evidence(FACT, blamed.because, "every rank opens the master's port", node=blamed.node, at_s=blamed.since_s),
         also=run.claims,
         nodes=_nodes(run, blamed),
         remedy=(

@@ -155,21 +155,15 @@ def _meeting(job: Job, fleet: Fleet, facts: Facts) -> Meeting:
     port = endpoint.port if endpoint is not None and endpoint.port else MASTER_PORT
     port_source = "the job's port" if endpoint is not None and endpoint.port else "torch's default port"
     if stand_ins(fleet):
-        return Meeting(
-            "127.0.0.1", port, f"loopback, since all nodes are this machine, and {port_source}", claims
-        )
+        return Meeting("127.0.0.1", port, f"loopback, since all nodes are this machine, and {port_source}", claims)
     if endpoint is not None and endpoint.host:
         at = owner(fleet, endpoint)
         if len(fleet.nodes) == 1 or not is_loopback(endpoint.host):
             if at is None or at.name == master.name:
                 return Meeting(endpoint.host, port, f"{endpoint.what} as the job spells it", claims)
             substitute = f"the job's {endpoint.host} is {at.name}, which does not run rank 0 here"
-            return Meeting(
-                address_of(job, master, facts), port, f"{substitute}; rank 0's node instead", claims
-            )
-    return Meeting(
-        address_of(job, master, facts), port, f"the address of rank 0's node and {port_source}", claims
-    )
+            return Meeting(address_of(job, master, facts), port, f"{substitute}; rank 0's node instead", claims)
+    return Meeting(address_of(job, master, facts), port, f"the address of rank 0's node and {port_source}", claims)
 
 
 def _endpoint(job: Job) -> Endpoint | None:

@@ -43,9 +43,7 @@ def gpu_facts(counts: dict[str, int], cuda: str = "12.8") -> Facts:
     found: list[FactRecord] = []
     for node, count in counts.items():
         found.append(fact(gpus, node, Gpus(gpus=[Gpu(i) for i in range(count)])))
-        found.append(
-            fact(packages, node, Packages("3.11", "/usr/bin/python3", torch=Framework("2.9.0", cuda)))
-        )
+        found.append(fact(packages, node, Packages("3.11", "/usr/bin/python3", torch=Framework("2.9.0", cuda))))
     return Facts(tuple(found))
 
 
@@ -130,8 +128,7 @@ def recorded(
         for request, answer in zip(requests, answers, strict=True)
     )
     said = tuple(
-        EventRecord(requests[rank].key, requests[rank].node, at_s, origin, data)
-        for rank, at_s, origin, data in events
+        EventRecord(requests[rank].key, requests[rank].node, at_s, origin, data) for rank, at_s, origin, data in events
     )
     recording = Recording((JOB,), "2026-01-01T00:00:00+00:00", "0", facts=records, events=said)
     again = load(save(recording))

@@ -32,9 +32,7 @@ def test_every_rank_announces_the_same_collectives_in_the_same_order(ranks: Rank
     answers = ranks(3)
 
     def entered(events: list[dict[str, Any]]) -> dict[int, str]:
-        return {
-            e["collective"]: e["what"] for e in events if e["event"] == phases.ENTERING and "collective" in e
-        }
+        return {e["collective"]: e["what"] for e in events if e["event"] == phases.ENTERING and "collective" in e}
 
     first, *others = [entered(answer["events"]) for answer in answers]
     exact = [number for number, what in first.items() if not what.startswith("DDP step")]
@@ -104,15 +102,11 @@ def test_a_refused_master_is_told_from_an_unresolvable_one(ranks: Ranks) -> None
 
 def test_two_processes_with_one_rank_are_a_mismatch(ranks: Ranks) -> None:
     answers = ranks(3, overrides={"2": {"rank": 1}, "0": {"timeout_s": 1.5}, "1": {"timeout_s": 1.5}})
-    said = [
-        e for a in answers for e in a["events"] if e["event"] == phases.PROBLEM and e["problem"] == "mismatch"
-    ]
+    said = [e for a in answers for e in a["events"] if e["event"] == phases.PROBLEM and e["problem"] == "mismatch"]
     assert said and all(problem["what"] == "rank" and problem["rank"] == 1 for problem in said)
 
 
 def test_different_world_sizes_are_a_mismatch(ranks: Ranks) -> None:
     answers = ranks(2, overrides={"1": {"world_size": 3}, "0": {"timeout_s": 1.5}})
-    said = [
-        e for a in answers for e in a["events"] if e["event"] == phases.PROBLEM and e["problem"] == "mismatch"
-    ]
+    said = [e for a in answers for e in a["events"] if e["event"] == phases.PROBLEM and e["problem"] == "mismatch"]
     assert [problem["what"] for problem in said] == ["world_size"]

@@ -112,6 +112,4 @@ def test_a_stuck_rank_is_named_with_its_stack(free_port: int) -> None:
     assert (outcome.blamed.rank, outcome.blamed.kind) == (VICTIM, "stuck")
     assert "did not enter collective 4" in outcome.blamed.because
     assert outcome.decided_s - outcome.blamed.since_s < 10.0
-    assert any(
-        "_counted" in e.data["stacks"] for e in outcome.events if "stacks" in e.data and e.node == "node1"
-    )
+    assert any("_counted" in e.data["stacks"] for e in outcome.events if "stacks" in e.data and e.node == "node1")
