@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import functools
 import signal
+import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -109,14 +111,25 @@ def record(
         executor=executor_name,
     )
     run = _Run(replace(base, executor=executor_name), options, rules, checks, progress or ignore)
-    previous = signal.signal(signal.SIGTERM, run.terminated)
     try:
-        anyio.run(run.carry_out, executor, nodes)
+        with _hearing_sigterm(run.terminated):
+            anyio.run(run.carry_out, executor, nodes)
     except (KeyboardInterrupt, _Terminated) as error:
         run.interrupt(143 if isinstance(error, _Terminated) else 130)
+    return run.recording()
+
+
+@contextmanager
+def _hearing_sigterm(handler: Callable[[int, object], None]) -> Iterator[None]:
+    """Have SIGTERM end the run in order; only the main thread of a program may ask for that."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGTERM, handler)
+    try:
+        yield
     finally:
         signal.signal(signal.SIGTERM, previous)
-    return run.recording()
 
 
 class _Terminated(BaseException):

@@ -1,0 +1,56 @@
+"""A run that is ended from outside still writes what it saw, and leaves no process behind."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.end_to_end.running import ROOT
+
+JOB = """\
+torchrun --nnodes=2 --nproc_per_node=1 --node_rank="$NODE_RANK" --master_addr=127.0.0.1 --master_port=29517 train.py
+"""
+#: How long preflight and everything it started may take to be gone.
+GONE_WITHIN_S = 5.0
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_partial_report_is_written(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    (tmp_path / "run.sh").write_text(JOB)
+    (tmp_path / "train.py").write_text('import torch.distributed as dist\n\ndist.init_process_group("gloo")\n')
+    command = [sys.executable, "-m", "preflight", "check", str(tmp_path / "run.sh"), "--on", "local"]
+    # An interpreter that never answers, so that the run is still at it when the signal comes.
+    sleeper = tmp_path / "sleeper"
+    sleeper.write_text("#!/bin/sh\nexec sleep 300\n")
+    sleeper.chmod(0o755)
+    report = tmp_path / "report.json"
+    process = subprocess.Popen(
+        [*command, "--python", str(sleeper), "--keep-going", "--output", f"json:{report}"],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "looking at the nodes" in line:
+            break
+    below = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=GONE_WITHIN_S + 10)
+    assert "Traceback" not in errors
+    assert process.returncode == code
+    written = json.loads(report.read_text())
+    assert written["exit_code"] == code
+    assert written["run"]["stages"][-1]["skipped"] == "it was interrupted"
+    assert [record["problem"] for record in written["nodes"]] == ["", ""]
+    deadline = time.monotonic() + GONE_WITHIN_S
+    while any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in below):
+        assert time.monotonic() < deadline, "processes are left behind"
+        time.sleep(0.05)
