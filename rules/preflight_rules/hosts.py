@@ -125,7 +125,11 @@ def host_without_slots(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(claim.scope.node)
-    if not slots:
+    read = {file.path for file in job.files}
+    unread = [r for r in job.references if r.role == "hostfile" and r.target not in read]
+    for reference in unread:
+        yield unknown(reference.target, f"hostfile {reference.target} was not read", at=reference.span)
+    if not slots and not unread:
         yield not_applicable(job.name, "no hostfile gives slots")
 
 

@@ -54,7 +54,7 @@ def input_unreadable(job: Job) -> Iterator[Verdict]:
                 note.span.path,
                 note.message,
                 at=note,
-                remedy=f"Make {note.span.path} readable; nothing that stands in it was judged.",
+                remedy="Correct the path or make the file readable; nothing that stands in it was judged.",
             )
         elif note.kind in _UNREADABLE:
             met = True
@@ -93,9 +93,9 @@ def input_malformed(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         DeepSpeed's own reader forgives a missing comma at the end of a line, comments and single quotes; that is an
-        error only where Hugging Face's trainer reads the file. A template (Jinja, Helm, `${VAR}`) is filled in before use: it is unknown, not faulty. Only a file that
-        DeepSpeed or a launcher parses is an error. A shell or Python file that could be read only in part is
-        unknown, because preflight's own grammar may be the one that is behind.
+        error only where Hugging Face's trainer reads the file. A template (Jinja, Helm, `${VAR}`) is filled in
+        before use: it is unknown, not faulty. A shell or Python file that could be read only in part is unknown,
+        because preflight's own grammar may be the one that is behind.
 
     Evidence:
         DeepSpeed configuration reference; hiyouga/LlamaFactory#1116 (a value of the wrong type stops the run).

@@ -114,11 +114,11 @@ def _meeting_place(launch: Launch, addresses: tuple[Claim, ...], because: tuple[
         return passed(launch.id)
     claim, count = addresses[0], spoken(numbers(job_value(because)))
     default = claim.strength is Strength.DEFAULT
-    said = (
-        f"{launch.launcher} is given no address and falls back to {hosts[0]}"
-        if default
-        else _with_value(claim, hosts[0])
-    )
+    option = re.search(r"\(without (--\S+)\)", claim.spelling)
+    missing = option[1] if option else "address"
+    said = _with_value(claim, hosts[0])
+    if default:
+        said = f"{launch.launcher} is given no {missing} and falls back to {hosts[0]}"
     if is_unspecified(hosts[0]):
         meaning = "is no address that can be dialled"
     else:
@@ -130,7 +130,7 @@ def _meeting_place(launch: Launch, addresses: tuple[Claim, ...], because: tuple[
         at=launch if default else claim,
         also=((because[0], f"{count} nodes"),),
         remedy="Give the name or address of the node of rank 0"
-        + (" with --master_addr or --rdzv_endpoint" if default else "")
+        + (f" with {missing}" if default and option else "")
         + '; in a Slurm job: $(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1).',
     )
 

@@ -82,8 +82,13 @@ def variable_misspelt(job: Job) -> Iterator[Verdict]:
             continue
         met = True
         meant = nearest(name)
-        if meant is None or meant in present:
+        if name in known_variables() or meant in present:
             yield passed(subject)
+            continue
+        if meant is None:
+            yield unknown(
+                subject, f"{name} is in no table of known variables; it may be the script's own", at=claim
+            )
             continue
         shell = "" if re.fullmatch(r"\w+", name) else ", and a shell cannot export such a name"
         yield failed(
@@ -298,6 +303,14 @@ def exported_rendezvous_ignored(job: Job) -> Iterator[Verdict]:
                 for c in job.setting(quantity, launch.scope)
                 if c.strength is Strength.DEFAULT and c.source in ("torchrun", "deepspeed")
             ]
+            if exported and not taken and launch.launcher in ("torchrun", "deepspeed"):
+                if not job.setting(quantity, launch.scope):
+                    met = True
+                    why = (
+                        f"it cannot be told whether {launch.launcher} is given a {quantity.replace('_', ' ')}"
+                    )
+                    yield unknown(launch.id, why, at=exported[0])
+                continue
             if not exported or not taken:
                 continue
             met = True

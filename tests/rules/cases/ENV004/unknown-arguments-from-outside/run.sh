@@ -1,0 +1,3 @@
+#!/bin/bash
+export MASTER_PORT=6000
+torchrun $ARGS train.py

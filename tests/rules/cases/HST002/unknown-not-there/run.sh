@@ -1,0 +1,2 @@
+#!/bin/bash
+deepspeed --hostfile=hosts.txt train.py
