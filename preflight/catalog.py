@@ -115,8 +115,17 @@ def nearest(name: str, known: Iterable[str]) -> tuple[str, ...]:
     return ()
 
 
+@functools.cache
+def _installed() -> Any:
+    """Everything that installed distributions offer; all of their files are read for it, so once.
+
+    Its type differs between versions of Python; what is asked of it, `select`, does not.
+    """
+    return entry_points()
+
+
 def _points(group: str) -> list[EntryPoint]:
-    found = {(point.name, point.value): point for point in entry_points(group=group)}
+    found = {(point.name, point.value): point for point in _installed().select(group=group)}
     return sorted(found.values(), key=lambda p: (p.name != "builtin", _label(p), p.name, p.value))
 
 

@@ -97,7 +97,7 @@ def test_without_installed_entry_points_nothing_is_called_go(tmp_path: Path) -> 
     (tmp_path / "run.sh").write_text("#!/bin/bash\ntorchrun --standalone --nproc_per_node=2 train.py\n")
     script = (
         "import importlib.metadata as metadata\n"
-        "metadata.entry_points = lambda **_: ()\n"
+        "metadata.entry_points = lambda: metadata.EntryPoints()\n"
         "from preflight import cli\n"
         "raise SystemExit(cli.run(['lint', 'run.sh', '-o', 'text']))\n"
     )
