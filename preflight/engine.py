@@ -58,23 +58,28 @@ def _outcomes_of_checks(recording: Recording, checks: Sequence[Check]) -> Iterat
             continue
         for job in _in_order(recording.jobs):
             if check.when in ran:
-                yield from _isolated(check.meta, job, functools.partial(check.judge, job, fleet, facts))
+                yield from _isolated(check.meta, job, functools.partial(check.judge, job, fleet, facts), check.when)
             elif check.when in skipped:
                 reason = f"the {check.when} stage did not run: {skipped[check.when]}"
-                yield _outcome(check.meta, job, Verdict(Status.UNKNOWN, job.name, reason))
+                cut_short = bool(recording.interrupted)
+                yield _outcome(
+                    check.meta, job, Verdict(Status.UNKNOWN, job.name, reason, required=cut_short), check.when
+                )
 
 
-def _isolated(meta: Meta, job: Job, judge: Callable[[], Iterable[Verdict]]) -> Iterator[Outcome]:
+def _isolated(
+    meta: Meta, job: Job, judge: Callable[[], Iterable[Verdict]], stage: str = "lint"
+) -> Iterator[Outcome]:
     """The outcomes of one evaluation; one that crashes says so instead of disturbing the others."""
     try:
         for verdict in judge():
-            yield _outcome(meta, job, verdict)
+            yield _outcome(meta, job, verdict, stage)
     except Exception:
         reason = f"{meta.id} {meta.name} crashed, which is a bug in it:\n{traceback.format_exc(limit=-4)}"
-        yield Outcome(meta.id, meta.name, Status.UNKNOWN, job.name, reason, required=True)
+        yield Outcome(meta.id, meta.name, Status.UNKNOWN, job.name, reason, required=True, stage=stage)
 
 
-def _outcome(meta: Meta, job: Job, verdict: Verdict) -> Outcome:
+def _outcome(meta: Meta, job: Job, verdict: Verdict, stage: str) -> Outcome:
     finding = _finding(meta, job, verdict) if verdict.status is Status.FAIL else None
     return Outcome(
         id=meta.id,
@@ -85,6 +90,7 @@ def _outcome(meta: Meta, job: Job, verdict: Verdict) -> Outcome:
         required=verdict.required,
         finding=finding,
         locations=verdict.locations if verdict.status is Status.UNKNOWN else (),
+        stage=stage,
     )
 
 

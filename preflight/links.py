@@ -37,7 +37,7 @@ class Schedule:
         """What is covered, for the report."""
         if self.is_sample:
             return f"a sample of {self.pairs} of {self.all_pairs} pairs, in {len(self.rounds)} rounds"
-        return f"all {self.pairs} pairs"
+        return f"all {self.pairs} pairs" if self.pairs != 1 else "the one pair"
 
 
 def rounds(items: Sequence[T]) -> tuple[tuple[tuple[T, T], ...], ...]:

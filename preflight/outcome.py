@@ -124,7 +124,8 @@ class Outcome:
     """What one rule or check says of one subject (a launch, a node, a pair of nodes, a file).
 
     `required`: an unknown outcome makes the verdict incomplete, because a selected input or a claim of the job
-    depends on it. `locations` say where an unknown one stands; those of a fault are in its finding.
+    depends on it. `locations` say where an unknown one stands; those of a fault are in its finding. `stage` is
+    `lint` for a rule, and for a check the stage it belongs to.
     """
 
     id: str
@@ -135,3 +136,4 @@ class Outcome:
     required: bool = False
     finding: Finding | None = None
     locations: tuple[Location, ...] = ()
+    stage: str = "lint"

@@ -24,6 +24,8 @@ _VERDICTS = {
 }
 #: So many things that could not be told are listed one by one before the rest is counted.
 _MOST_LISTED = 12
+#: Where something passed, in the order of the run.
+_PASSED = {"lint": "in the files", "node": "on the nodes", "link": "between nodes", "smoke": "in the smoke run"}
 
 
 def page(report: Report, style: Style) -> str:
@@ -166,13 +168,13 @@ class _Page:
                     self._outcome(outcome)
         if not passed:
             return
-        groups = Counter(outcome.id[:3] for outcome in passed)
-        names = {area: len({o.id for o in passed if o.id[:3] == area}) for area in groups}
-        parts = [
-            f"{area} {names[area]}" + (f" ({count} subjects)" if count > names[area] else "")
-            for area, count in sorted(groups.items())
-        ]
-        self._listed("passed: ", parts)
+        for stage, title in _PASSED.items():
+            here = [outcome for outcome in passed if outcome.stage == stage]
+            if here:
+                self._listed(f"passed {title}: ", _by_area(here))
+                if stage in ("link", "smoke"):
+                    for subject in dict.fromkeys(outcome.subject for outcome in here):
+                        self._indented(subject, style="green")
 
     def _listed(self, label: str, parts: Sequence[str]) -> None:
         """`parts` behind each other, as many on a line as there is room for, none of them cut."""
@@ -235,6 +237,16 @@ class _Page:
         if clean(text.plain) != text.plain:
             text = Text(clean(text.plain))
         self._console.print(text, no_wrap=True, overflow="ignore", crop=False)
+
+
+def _by_area(outcomes: Sequence[Outcome]) -> list[str]:
+    """`LNK 2`: how many rules or checks of each area, and of how many subjects where that is more."""
+    found: list[str] = []
+    for area in sorted({outcome.id[:3] for outcome in outcomes}):
+        here = [outcome for outcome in outcomes if outcome.id[:3] == area]
+        ids = len({outcome.id for outcome in here})
+        found.append(f"{area} {ids}" + (f" ({len(here)} subjects)" if len(here) > ids else ""))
+    return found
 
 
 def _count(number: int, what: str) -> str:

@@ -68,7 +68,7 @@ def test_a_whole_page() -> None:
 
         1 more could not be told and did not have to be (-v lists them)
 
-        passed: FIL 1 (2 subjects)
+        passed in the files: FIL 1 (2 subjects)
         NO-GO  1 error; 1 file in 1 job
         """
     )
@@ -264,9 +264,9 @@ def test_messages_are_wrapped_to_a_narrow_terminal() -> None:
 def test_what_passed_is_listed_by_area_and_never_cut() -> None:
     rules = [a_rule(lambda _: [passed("x"), passed("y")], f"{chr(65 + n)}AA00{n}") for n in range(9)]
     page = shown(judged(a_recording(job()), rules), width=40).splitlines()
-    assert page[0] == "passed: AAA 1 (2 subjects),"
-    assert page[1] == "        BAA 1 (2 subjects),"
-    assert page[8] == "        IAA 1 (2 subjects)"
+    assert page[0] == "passed in the files: AAA 1 (2 subjects),"
+    assert page[1] == "                     BAA 1 (2 subjects),"
+    assert page[8] == "                     IAA 1 (2 subjects)"
 
 
 def test_a_note_that_only_repeats_the_message_is_left_out() -> None:
