@@ -353,8 +353,8 @@ def trainer_and_deepspeed_batch_differ(job: Job) -> Iterator[Verdict]:
         Write "auto" in the configuration, so that the argument is the only place.
 
     Known limits:
-        Defaults of the trainer that nobody wrote are not compared. For a program that is not known to be Hugging
-        Face's trainer it is a warning.
+        For a program that is not known to be Hugging Face's trainer it is a warning; so it is where the trainer's
+        own default differs, because the script may set another.
 
     Evidence:
         hiyouga/LlamaFactory#201, hendrycks/apps#9, huggingface/transformers#27830.
@@ -363,6 +363,11 @@ def trainer_and_deepspeed_batch_differ(job: Job) -> Iterator[Verdict]:
     for subject, scope, launch in subjects(job):
         for quantity in ("micro_batch_size_per_gpu", "gradient_accumulation_steps"):
             ours, theirs = _given_to_trainer(job, quantity, scope), configured(job, quantity, scope)
+            if not ours and theirs and launch is not None:
+                verdict = _against_default(job, launch, quantity, theirs)
+                if verdict is not None:
+                    met = True
+                    yield verdict
             if not ours or not theirs:
                 continue
             met = True
@@ -384,3 +389,31 @@ def trainer_and_deepspeed_batch_differ(job: Job) -> Iterator[Verdict]:
                 yield passed(subject)
     if not met:
         yield not_applicable(job.name, "no batch size is given both to the program and to DeepSpeed")
+
+
+#: What Hugging Face's `TrainingArguments` take when nothing is given (transformers 4.50, training_args.py).
+_TRAINER_DEFAULTS = {"micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 1}
+_OPTIONS = {
+    "micro_batch_size_per_gpu": "--per_device_train_batch_size",
+    "gradient_accumulation_steps": "--gradient_accumulation_steps",
+}
+
+
+def _against_default(job: Job, launch: Launch, quantity: str, theirs: tuple[Claim, ...]) -> Verdict | None:
+    """A number in the configuration against the trainer's default, where the whole command line is known."""
+    if None in launch.arguments or not uses_hugging_face(job, launch, launch.scope):
+        return None
+    if job.about(quantity, launch.scope) != theirs:
+        return None
+    found, default = numbers(job_value(theirs)), _TRAINER_DEFAULTS[quantity]
+    if not found or default in found:
+        return None
+    return failed(
+        launch.id,
+        f"{quoted(theirs[0])}, but the launch gives no {_OPTIONS[quantity]} and Hugging Face's trainer takes {default}:"
+        " it stops when the two differ.",
+        at=theirs[0],
+        also=((launch, f"takes {default}"),),
+        remedy=f'Give {_OPTIONS[quantity]} {found[0]}, or write `"{_KEYS[quantity]}": "auto"`.',
+        severity=Severity.WARNING,
+    )

@@ -8,7 +8,15 @@ from collections.abc import Iterator
 from preflight.job import Claim, Job, Launch, Unresolved, strongest
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
 from preflight.outcome import Severity
-from preflight_rules.reading import distinct, job_value, numbers, quoted, ranks_started, why_unresolved
+from preflight_rules.reading import (
+    certainly_one,
+    distinct,
+    job_value,
+    numbers,
+    quoted,
+    ranks_started,
+    why_unresolved,
+)
 
 _PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size")
 #: Options that only Megatron-LM's argument parser has in this spelling (megatron/training/arguments.py, core_r0.12).
@@ -57,6 +65,11 @@ def _model_ranks(job: Job, launch: Launch) -> tuple[list[int], tuple[Claim, ...]
     return products, claims, ""
 
 
+def _on_one_node(job: Job, launch: Launch) -> bool:
+    nodes = job.requiring("nodes", launch.scope) or job.setting("nodes", launch.scope)
+    return bool(nodes) and certainly_one(job_value(nodes))
+
+
 @rule(
     "PAR001",
     "ranks-not-divisible-by-model-parallel-size",
@@ -84,7 +97,8 @@ def ranks_not_divisible_by_model_parallel_size(job: Job) -> Iterator[Verdict]:
         Choose sizes whose product divides the ranks, or start a multiple of the product.
 
     Known limits:
-        Sizes in a configuration file of another framework are not read.
+        Sizes in a configuration file of another framework are not read. Where the number of nodes is 1 and more
+        nodes would make it right, it is a warning: scripts are published like that, to be filled in.
 
     Evidence:
         Megatron-LM, validate_args (the world size check); tunib-ai/oslo#150.
@@ -110,6 +124,8 @@ def ranks_not_divisible_by_model_parallel_size(job: Job) -> Iterator[Verdict]:
                 at=sizes[0],
                 also=(*((c, "parallel size") for c in sizes[1:]), *((c, "ranks") for c in distinct(because))),
                 remedy=f"Choose parallel sizes whose product divides {count}, or start a multiple of {product} ranks.",
+                # A published script for many nodes with the number of nodes left at 1 is filled in before it runs.
+                severity=Severity.WARNING if product % count == 0 and _on_one_node(job, launch) else None,
             )
         else:
             yield passed(launch.id)

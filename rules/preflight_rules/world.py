@@ -12,6 +12,7 @@ from preflight_rules.reading import (
     AGENT_LAUNCHERS,
     SPREADING_WRAPPERS,
     counted,
+    job_value,
     numbers,
     on_first_node_only,
     quoted,
@@ -246,7 +247,7 @@ def launch_size_exceeds_bound(job: Job) -> Iterator[Verdict]:
         Add the missing hosts or slots, or ask for no more than there are.
 
     Known limits:
-        `mpirun --oversubscribe` is not seen unless its reader leaves the bound out. Slots that a scheduler adds
+        With `--oversubscribe` on the line of mpirun nothing is said. Slots that a scheduler adds
         are not known.
 
     Evidence:
@@ -263,8 +264,40 @@ def launch_size_exceeds_bound(job: Job) -> Iterator[Verdict]:
                     if verdict is not None and (claim.span, bound.span, verdict.status) not in reported:
                         reported.add((claim.span, bound.span, verdict.status))
                         yield verdict
-    if not reported:
+    met = bool(reported)
+    for launch in job.launches:
+        verdict = _within_slots(job, launch)
+        if verdict is not None:
+            met = True
+            yield verdict
+    if not met:
         yield not_applicable(job.name, "nothing bounds the size of a launch")
+
+
+def _within_slots(job: Job, launch: Launch) -> Verdict | None:
+    """mpirun starts no more processes than a hostfile has slots, unless it is told to oversubscribe."""
+    tasks = job.setting("tasks", launch.scope)
+    slots = [c for c in job.about("host_slots") if c.scope.launch in ("", launch.id)]
+    if "mpirun" not in launch.wrappers or not tasks or not slots or "oversubscribe" in launch.span.snippet:
+        return None
+    hosts = [value for c in job.setting("hosts", launch.scope) for value in c.alternatives]
+    if len(hosts) != 1 or not isinstance(hosts[0], tuple) or len(hosts[0]) != len(slots):
+        return None
+    open_end = why_unresolved((*tasks, *slots), launch)
+    if open_end is not None:
+        return unknown(launch.id, f"{quoted(open_end[0])} depends on {open_end[1]}", at=open_end[0])
+    asked = numbers(job_value(tasks))
+    there = sum(max(numbers(c.value), default=0) for c in slots)
+    if not asked or min(asked) <= there:
+        return passed(launch.id)
+    return failed(
+        launch.id,
+        f"{quoted(tasks[0])} asks for {counted(min(asked), 'process', 'processes')}, but {slots[0].span.path} has"
+        f" {counted(there, 'slot')}: mpirun stops with 'not enough slots available'.",
+        at=tasks[0],
+        also=tuple((c, "slots") for c in slots[:8]),
+        remedy=f"Ask for at most {there} processes, or raise the slots in {slots[0].span.path}.",
+    )
 
 
 def _within(quantity: str, subject: str, claim: Claim, bound: Claim) -> Verdict | None:

@@ -1,0 +1,2 @@
+#!/bin/bash
+mpirun -np 4 --hostfile hostfile python train.py
