@@ -6,6 +6,7 @@ not values: a name that looks like that of a secret has its value replaced, wher
 
 from __future__ import annotations
 
+import functools
 import re
 
 #: What stands in the place of a secret.
@@ -27,20 +28,22 @@ _SECRET = re.compile(
     r"[_-]?key([_-]|$)|(^|[_-])key$",
     re.IGNORECASE,
 )
-_ASSIGNED = re.compile(
-    r"(?<![\w-])(?P<name>-{0,2}[A-Za-z_][\w-]*)(?P<sign>=|[ \t]+|:[ \t]*)"
-    r"(?P<value>\"[^\"]*\"?|'[^']*'?|[^\s\"';&|)]+)"
+_NAME = re.compile(r"(?<![\w-])(?P<name>-{0,2}[A-Za-z_][\w-]*)(?P<sign>=|:[ \t]*|[ \t]+)")
+_VALUE = re.compile(r"\"[^\"]*\"?|'[^']*'?|[^\s\"';&|)]+")
+# Lengths are bounded, so that hostile text cannot make one search quadratic.
+_IN_ADDRESS = re.compile(
+    r"(?<![A-Za-z0-9+.-])(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,30}://)[^\s/@:]{1,200}:[^\s/@]{1,500}@"
 )
-_IN_ADDRESS = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)[^\s/@:]+:[^\s/@]+@")
 _KNOWN_FORMS = re.compile(
-    r"\b(hf_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|sk-[A-Za-z0-9_-]{20,}|AKIA[A-Z0-9]{12,}|glpat-[\w-]{16,}"
-    r"|xox[abprs]-[\w-]{10,}|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]+)"
+    r"\b(hf_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|sk-[A-Za-z0-9_-]{20,}|AKIA[A-Z0-9]{12,}"
+    r"|glpat-[\w-]{16,}|xox[abprs]-[\w-]{10,}|eyJ[\w-]{10,300}\.[\w-]{10,2000}\.[\w-]{1,2000})"
 )
 
 
+@functools.lru_cache(maxsize=4096)
 def is_secret(name: str) -> bool:
     """Whether a variable or option of this name looks as if it held a secret."""
-    bare = name.lstrip("-")
+    bare = name.lstrip("-")[:200]
     return bool(_SECRET.search(bare)) and not _HARMLESS.search(bare)
 
 
@@ -50,17 +53,21 @@ def redact(name: str, text: str) -> str:
 
 
 def scrub(text: str) -> str:
-    """`text` with what looks like a secret in it replaced: `TOKEN=...`, `--api-key ...`, `https://user:pass@host`."""
+    """`text` with what looks like a secret hidden: `TOKEN=...`, `--api-key ...`, `https://user:pass@host`."""
     if not text:
         return text
     text = _KNOWN_FORMS.sub(HIDDEN, _IN_ADDRESS.sub(rf"\g<scheme>{HIDDEN}@", text))
-    return _ASSIGNED.sub(_replacement, text)
-
-
-def _replacement(match: re.Match[str]) -> str:
-    name, sign, value = match["name"], match["sign"], match["value"]
-    # `export TOKEN` followed by a word is no assignment; `--token word` is one.
-    assigned = sign.strip() or name.startswith("-")
-    if not assigned or not is_secret(name) or value.startswith(("$", '"$', "'$")):
-        return match[0][: len(name)] + _ASSIGNED.sub(_replacement, match[0][len(name) :])
-    return f"{name}{sign}{HIDDEN}"
+    pieces: list[str] = []
+    done = at = 0
+    while (match := _NAME.search(text, at)) is not None:
+        at = match.end()
+        # `export TOKEN` followed by a word is no assignment; `--token word` is one.
+        assigned = match["sign"].strip() or match["name"].startswith("-")
+        if not assigned or not is_secret(match["name"]):
+            continue
+        value = _VALUE.match(text, at)
+        if value is None or value[0].lstrip("\"'").startswith("$"):
+            continue
+        pieces += (text[done:at], HIDDEN)
+        done = at = value.end()
+    return "".join((*pieces, text[done:]))

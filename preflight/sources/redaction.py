@@ -22,6 +22,8 @@ from preflight.sources.base import Command, Reading
 
 #: Shorter values are words such as `on` or `none` that stand everywhere.
 _SHORTEST = 6
+#: Each one is looked for in every text.
+_MOST_SECRETS = 40
 
 
 def secrets_of(commands: Iterable[Command]) -> frozenset[str]:
@@ -38,7 +40,7 @@ def secrets_of(commands: Iterable[Command]) -> frozenset[str]:
                     found.update(
                         str(item) for item in alternatives(variable.value) if len(str(item)) >= _SHORTEST
                     )
-    return frozenset(found)
+    return frozenset(sorted(found)[:_MOST_SECRETS])
 
 
 def without_secrets(reading: Reading, secrets: frozenset[str] = frozenset()) -> Reading:

@@ -14,6 +14,8 @@ from preflight.sources.launchers.stating import Stating
 from preflight.sources.launchers.wrappers import Wrapper
 
 _ACTIVATE = re.compile(r"(?:source|\.)\s+(?P<folder>\S+)/bin/activate\b")
+#: More variables of one launch are not claimed; real scripts export some dozens.
+_MOST_VARIABLES = 300
 #: Variables of the shell itself, not of the job.
 _SHELL_OWN = frozenset(["PWD", "OLDPWD", "SHLVL", "_", "IFS", "OPTIND", "PS1", "PS4", "BASH", "BASHPID"])
 
@@ -21,7 +23,7 @@ _SHELL_OWN = frozenset(["PWD", "OLDPWD", "SHLVL", "_", "IFS", "OPTIND", "PS1", "
 def state_environment(line: LaunchLine, seen: dict[str, Variable]) -> Stating:
     """One claim for each variable the launch sees; secrets are named, never shown."""
     stating = Stating("environment", line.scope, line.command.condition)
-    for name in sorted(seen):
+    for name in sorted(seen)[:_MOST_VARIABLES]:
         variable = seen[name]
         if name in _SHELL_OWN or variable.span.snippet.lstrip().startswith("#SBATCH"):
             continue

@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 from preflight.job import Known, OneOf, Span, Unresolved, Value, alternatives, lift
 from preflight.sources.base import NO_VALUE, Word
 
+#: A program is looked for this many words behind one that may stand for several.
+_FARTHEST = 200
+
 
 @dataclass(frozen=True, slots=True)
 class Option:
@@ -106,7 +109,7 @@ def scan(words: Sequence[Word], known: Table) -> Scanned:
         word = words[index]
         index += 1
         if word.many and not _is_option(word):
-            if _hides_options(words[index:]):
+            if _hides_options(words[index : index + _FARTHEST]):
                 incomplete = True
                 continue
             return Scanned(tuple(given), tuple(words[index - 1 :]), incomplete, tuple(unknown))
@@ -282,7 +285,7 @@ def _is_option(word: Word) -> bool:
 
 def _hides_options(following: Sequence[Word]) -> bool:
     """Whether a program still comes: then the unknown words before it can only have been options."""
-    for word in following:
+    for word in following[:_FARTHEST]:
         text = text_of(word)
         if text is None:
             if head(word).startswith("-"):

@@ -47,7 +47,7 @@ def python_program(words: Sequence[Word]) -> PythonProgram | None:
         text = text_of(word)
         if text is None:
             if head(word).startswith("-") or (
-                word.many and index + 1 < len(words) and _more(words[index + 1 :])
+                word.many and index + 1 < len(words) and _more(words[index + 1 : index + 100])
             ):
                 index += 1
                 continue

@@ -33,6 +33,8 @@ from preflight.sources.launchers.wrappers import (
 #: Launchers in the order in which they are asked; plain python is tried when none of them answers.
 READERS: tuple[LauncherReader, ...] = (TorchrunReader(), DeepSpeedReader(), PaddleReader())
 _PLAIN = PythonReader()
+#: Launches of one script that are read.
+_MOST_LAUNCHES = 100
 #: Modules and scripts that are tools, even where srun starts several of them.
 _TOOLS = frozenset(
     [
@@ -75,6 +77,8 @@ def read_commands(
     result = Reading()
     ids: dict[str, int] = {}
     for command in commands:
+        if len(result.launches) >= _MOST_LAUNCHES:
+            break
         line = launch_line(command, header if batch else None, ids)
         if line is None:
             continue
@@ -116,7 +120,6 @@ def launch_line(
     peeled = peel(command)
     if not peeled.words or only_talks(program_name(peeled.words)):
         return None
-    environment = environment_of(command, peeled.wrappers)
     found = _launcher(peeled.words)
     prefixed = False
     if found is None:
@@ -124,6 +127,9 @@ def launch_line(
         if at is not None:
             found = _launcher(peeled.words[at:])
             prefixed = True
+    environment: dict[str, Variable] = {}
+    if found is not None or is_python(peeled.words):
+        environment = environment_of(command, peeled.wrappers)
     if found is None and is_python(peeled.words) and _is_distributed(header, peeled.wrappers, environment):
         program = python_program(peeled.words)
         if program is not None and posixpath.basename(text_of(program.words[0]) or "") not in _TOOLS:

@@ -31,6 +31,9 @@ from preflight.sources.launchers.options import Given, table
 from preflight.sources.launchers.stating import Stating
 
 _MOST_HOSTS = 4096
+#: Longer lists than these are no one's, and could make splitting them slow.
+_LONGEST_LIST = 4000
+_MOST_RANGES = 200
 _VALUED = {
     "nodes": "-N --nodes",
     "ntasks": "-n --ntasks",
@@ -268,6 +271,8 @@ def _gpus(item: Plain) -> Plain:
 
 
 def _gres(item: Plain) -> Plain:
+    if len(str(item)) > _LONGEST_LIST:
+        raise ValueError("too long a list of resources")
     total = 0
     for part in re.split(r",(?![^(]*\))", str(item)):
         pieces = part.split("(")[0].split(":")
@@ -313,6 +318,8 @@ def _mebibytes(item: Plain) -> Plain:
 
 
 def _expand(item: Plain) -> Plain:
+    if len(str(item)) > _LONGEST_LIST or str(item).count("[") > _MOST_RANGES:
+        raise ValueError("too long a list of hosts")
     hosts: list[str] = []
     for part in re.split(r",(?![^\[]*\])", str(item)):
         hosts.extend(_expand_one(part.strip()))
@@ -337,7 +344,10 @@ def _expand_one(text: str) -> list[str]:
         if last - int(low) > _MOST_HOSTS:
             raise ValueError(f"more than {_MOST_HOSTS} hosts")
         numbers.extend(str(number).zfill(len(low)) for number in range(int(low), last + 1))
-    return [before + number + rest for number in numbers for rest in (_expand_one(behind) or [""])]
+    tails = _expand_one(behind) or [""]
+    if len(numbers) * len(tails) > _MOST_HOSTS:
+        raise ValueError(f"more than {_MOST_HOSTS} hosts")
+    return [before + number + tail for number in numbers for tail in tails]
 
 
 def _text(value: Value) -> Value:

@@ -80,6 +80,8 @@ _TALK = frozenset(
 )
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
 _DEEPEST = 12
+#: A launcher behind an unknown prefix is looked for among this many words.
+_FARTHEST = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +244,7 @@ def find_launcher(words: Sequence[Word], is_launcher: Callable[[str], bool]) -> 
     """Where a launcher stands behind a prefix nobody knows (`$PREFIX torchrun ...`, `./wrap.sh torchrun ...`)."""
     if not words or only_talks(program_name(words)) or program_name(words) in KINDS:
         return None
+    words = words[:_FARTHEST]
     for index in range(1, len(words)):
         name = posixpath.basename(text_of(words[index]) or "")
         if is_launcher(name) and index + 1 < len(words) and _begins_arguments(words[index + 1]):

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from preflight.job import Known, OneOf, Strength, Unresolved
@@ -125,6 +127,14 @@ def test_values_that_mean_something_else_stay_unresolved() -> None:
         nodes_of(Known("a")),
     ):
         assert isinstance(value, Unresolved)
+
+
+@pytest.mark.parametrize("text", ["n" + "[1-9]" * 60, "," * 100_000, "n[1-9][" * 5000, "a[" + "1," * 50_000])
+def test_hostile_lists_end_soon(text: str) -> None:
+    started = time.process_time()
+    hosts_of(Known(text))
+    values(read(f"#SBATCH --gres={text}\n#SBATCH -w {text}\ntrue", path="j.sbatch"))
+    assert time.process_time() - started < 3
 
 
 def test_ranges() -> None:
