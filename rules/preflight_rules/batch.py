@@ -40,6 +40,10 @@ _KEYS = {
 }
 
 
+#: Said where the number of nodes is not: deepspeed without a hostfile starts on the node it is called on.
+_ONE_NODE = " No hostfile is given, so one node is taken."
+
+
 def configured(job: Job, quantity: str, scope: Scope) -> tuple[Claim, ...]:
     """What DeepSpeed's configuration says of a quantity in `scope`."""
     return strongest(c for c in job.about(quantity, scope) if c.source == "deepspeed")
@@ -159,7 +163,7 @@ def _product(
     one = combinations[0]
     return failed(
         subject,
-        _sentence(*one, claims=claims),
+        _sentence(*one, claims=claims) + (_ONE_NODE if alone else ""),
         at=claims["train_batch_size"][0],
         also=(
             *((c, "micro batch of one rank") for c in claims["micro_batch_size_per_gpu"]),

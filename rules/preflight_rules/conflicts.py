@@ -101,7 +101,8 @@ def rendezvous_argument_ignored(job: Job) -> Iterator[Verdict]:
         With c10d give `--rdzv_endpoint=$MASTER_ADDR:$MASTER_PORT`; with static leave the back end out.
 
     Known limits:
-        An argument that says the same as the endpoint is harmless and stays silent.
+        An argument that says the same as the endpoint is harmless and stays silent. An unused --master_addr or
+        --master_port is seen only where the launcher's reader states it although it is unused.
 
     Evidence:
         QwenAudio/CosyVoice#241, pytorch/pytorch#76367; torch.distributed.run, get_rdzv_endpoint.

@@ -110,7 +110,7 @@ def interface_cannot_reach_other_nodes(job: Job) -> Iterator[Verdict]:
         elif item.several and values and all(local):
             yield failed(
                 item.subject,
-                f"{quoted(item.claim)} leaves only {local[0]}, which does not lead to another node, and the launch"
+                f"{quoted(item.claim)} leaves only {local[0]}: nothing there leads to another node, and the launch"
                 " spans several.",
                 at=item.claim,
                 also=((item.launch, "spans several nodes"),) if item.launch is not None else (),

@@ -146,10 +146,11 @@ def ranks_started(job: Job, scope: Scope) -> tuple[Value, tuple[Claim, ...]]:
 
 
 def roots(claims: Iterable[Claim]) -> tuple[Claim, ...]:
-    """The claims that somebody wrote: a derived one is replaced by those it came from."""
+    """The claims that somebody wrote: one that follows from others is replaced by those."""
     found: list[Claim] = []
     for claim in claims:
-        found.extend(roots(claim.because) if claim.source == "derived" else (claim,))
+        follows = claim.because and claim.source in ("derived", "slurm")
+        found.extend(roots(claim.because) if follows else (claim,))
     return distinct(found)
 
 

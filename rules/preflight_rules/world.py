@@ -150,7 +150,6 @@ def _contradiction(
     wanted = numbers(required.value)
     unit = _UNITS[quantity]
     units = _PLURALS.get(unit, unit + "s")
-    source = sets[0]
     spelled = " and ".join(f"{quoted(claim)} ({where(claim)})" for claim in sets)
     verb = "gives" if len(sets) == 1 else "give"
     amount = counted(wanted[0], unit, units) if len(wanted) == 1 else f"{spoken(wanted)} {units}"
@@ -161,7 +160,7 @@ def _contradiction(
         message,
         at=required,
         also=tuple((claim, f"{verb} {spoken(alternatives(claim.value))}") for claim in sets),
-        remedy=_remedy(quantity, source, required, started, wanted),
+        remedy=_remedy(quantity, sets, required, started, wanted),
         severity=_severity(quantity, started, wanted, launch, required),
     )
 
@@ -173,26 +172,25 @@ def _consequence(
     if len(started) > 1 or len(wanted) > 1:
         return "No branch makes the two agree."
     if quantity == "nodes" and need > have:
-        return (
-            f"Node {_range(have, need)} will never join; the others wait for it until rendezvous times out."
-        )
+        return f"{_range('Node', have, need)} will never join; all others wait until rendezvous times out."
     if quantity == "nodes":
         if _spread(launch):
             return (
-                f"The launcher is started on node {_range(need, have)} too, which no group has a place for."
+                f"The launcher is started on {_range('node', need, have)} too, for which no group has a place."
                 if need > 1
                 else f"Each of the {have} nodes trains a copy of its own."
             )
-        return f"Node {_range(need, have)} stays idle."
+        return f"{_range('Node', need, have)} would be idle."
     if quantity == "world_size" and need > have:
-        return f"Rank {_range(have, need)} will never be started; the others wait for it until they time out."
+        return f"{_range('Rank', have, need)} will never be started; all others wait until they time out."
     if quantity == "world_size":
-        return f"Rank {_range(need, have)} is left over and is refused or hangs."
+        return f"{_range('Rank', need, have)} would be left over, refused or left hanging."
     return "One of the two is wrong."
 
 
-def _range(first: int, end: int) -> str:
-    return str(first) if end - first == 1 else f"{first} to {end - 1}"
+def _range(what: str, first: int, end: int) -> str:
+    """`Node 4`, `Nodes 4 to 7`."""
+    return f"{what} {first}" if end - first == 1 else f"{what}s {first} to {end - 1}"
 
 
 def _spread(launch: Launch | None) -> bool:
@@ -211,15 +209,13 @@ def _severity(
 
 
 def _remedy(
-    quantity: str, source: Claim, required: Claim, started: tuple[int, ...], wanted: tuple[int, ...]
+    quantity: str, sets: tuple[Claim, ...], required: Claim, started: tuple[int, ...], wanted: tuple[int, ...]
 ) -> str:
     hint = ""
-    if source.source == "slurm" and quantity == "nodes":
+    if sets[0].source == "slurm" and quantity == "nodes":
         hint = ", or pass $SLURM_NNODES instead of a number"
-    return (
-        f"Change {quoted(required)} to {spoken(started)}, or {quoted(source)} so that it gives"
-        f" {spoken(wanted)}{hint}."
-    )
+    others = " or ".join(quoted(claim) for claim in sets)
+    return f"Change {quoted(required)} to {spoken(started)}, or {others} so that {spoken(wanted)} are started{hint}."
 
 
 @rule(

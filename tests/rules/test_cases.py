@@ -87,3 +87,9 @@ def test_good_files_raise_no_error_in_any_rule(folder: Path) -> None:
                 o.finding for o in judged(rule, [job]) if o.finding and o.finding.severity.value == "error"
             ]
             assert not errors, errors[0].message
+
+
+@pytest.mark.parametrize("kind", ["fail", "pass", "unknown"])
+def test_every_rule_has_a_case_of_each_kind(kind: str) -> None:
+    there = {folder.parent.name for folder in FOLDERS if folder.name.startswith(f"{kind}-")}
+    assert set(RULES) - there == set()
