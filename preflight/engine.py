@@ -52,12 +52,17 @@ def _outcomes_of_checks(recording: Recording, checks: Sequence[Check]) -> Iterat
     fleet = Fleet(recording.nodes)
     facts = Facts(recording.facts, recording.events)
     skipped = {stage.name: stage.skipped for stage in recording.stages if stage.skipped}
+    unplanned = {(check.id, check.job): check.traceback for check in recording.unplanned}
     ran = {stage.name for stage in recording.stages if not stage.skipped}
     for check in sorted(checks, key=lambda c: (STAGES.index(c.when), c.meta.id)):
         if not selected(check.meta, recording.configuration):
             continue
         for job in _in_order(recording.jobs):
-            if check.when in ran:
+            broken = unplanned.get((check.meta.id, job.name))
+            if broken is not None:
+                reason = f"{check.meta.id} {check.meta.name} crashed while planning, which is a bug in it:\n{broken}"
+                yield _outcome(check.meta, job, Verdict(Status.UNKNOWN, job.name, reason, required=True), check.when)
+            elif check.when in ran:
                 yield from _isolated(check.meta, job, functools.partial(check.judge, job, fleet, facts), check.when)
             elif check.when in skipped:
                 reason = f"the {check.when} stage did not run: {skipped[check.when]}"
@@ -67,9 +72,7 @@ def _outcomes_of_checks(recording: Recording, checks: Sequence[Check]) -> Iterat
                 )
 
 
-def _isolated(
-    meta: Meta, job: Job, judge: Callable[[], Iterable[Verdict]], stage: str = "lint"
-) -> Iterator[Outcome]:
+def _isolated(meta: Meta, job: Job, judge: Callable[[], Iterable[Verdict]], stage: str = "lint") -> Iterator[Outcome]:
     """The outcomes of one evaluation; one that crashes says so instead of disturbing the others."""
     try:
         for verdict in judge():

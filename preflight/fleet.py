@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import anyio
 
@@ -50,8 +51,10 @@ class OpenFleet:
         return recording.Fleet(self.records)
 
     def _record(self, node: Node) -> NodeRecord:
-        if node.name in self._sessions:
-            return self._sessions[node.name].record()
+        session = self._sessions.get(node.name)
+        if session is not None:
+            record = session.record()
+            return replace(record, problem=session.lost, problem_kind="unreachable") if session.lost else record
         return self._problems.get(node.name) or NodeRecord(node, "it was not tried", "cancelled")
 
 

@@ -100,6 +100,15 @@ class StageRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class UnplannedCheck:
+    """A check that crashed while planning for a job, so that its facts were never asked for."""
+
+    id: str
+    job: str
+    traceback: str
+
+
+@dataclass(frozen=True, slots=True)
 class Configuration:
     """What the user chose that a verdict depends on.
 
@@ -140,6 +149,7 @@ class Recording:
     stages: tuple[StageRecord, ...] = ()
     facts: tuple[FactRecord, ...] = ()
     events: tuple[EventRecord, ...] = ()
+    unplanned: tuple[UnplannedCheck, ...] = ()
     interrupted: int = 0
     schema_version: Literal[1] = SCHEMA_VERSION
 

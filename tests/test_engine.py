@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +13,7 @@ from preflight.engine import fold, outcomes_of, selected
 from preflight.job import Job, Known, Unresolved
 from preflight.judgement import Rule, Verdict, failed, passed, unknown
 from preflight.outcome import Confidence, Finding, Severity, Status, VerdictKind
-from preflight.recording import Configuration, Facts, Fleet
+from preflight.recording import Configuration, Facts, Fleet, UnplannedCheck
 from preflight.report import ExitCode
 from tests.building import a_check, a_recording, a_rule, claim, job, judged, reached, seen, span
 
@@ -65,6 +66,24 @@ def test_a_check_that_crashes_is_unknown() -> None:
     report = judged(recording, (), [a_check(crashes)])
     assert report.outcomes[0].required
     assert report.exit_code == ExitCode.INCOMPLETE
+
+
+def test_a_check_that_crashed_while_planning_is_unknown_although_its_judgement_finds_nothing_wrong() -> None:
+    recording = a_recording(job(), verb="check", nodes=reached("a"), stages=("node",))
+    recording = replace(recording, unplanned=(UnplannedCheck("TST501", recording.jobs[0].name, "KeyError: 7"),))
+    report = judged(recording, (), [a_check(lambda *_: [passed("a")])])
+    assert [outcome.status for outcome in report.outcomes] == [Status.UNKNOWN]
+    assert "KeyError: 7" in report.outcomes[0].reason
+    assert report.exit_code == ExitCode.INCOMPLETE
+
+
+def test_what_was_cut_short_is_not_go() -> None:
+    recording = a_recording(
+        job(), verb="check", nodes=reached("a"), skipped=[("node", "it was interrupted")], interrupted=130
+    )
+    report = judged(recording, (), [a_check(lambda *_: [passed("a")])])
+    assert report.verdict is VerdictKind.INCOMPLETE
+    assert report.exit_code == 130
 
 
 # --- which ones run ---
