@@ -298,7 +298,9 @@ def _node_rank(job: Job, launch: Launch, rank: Claim, told: Claim, count: str) -
         return unknown(launch.id, "it cannot be told on how many nodes srun starts this launcher", at=launch)
     fixed = numbers(rank.value)
     early = bool(symbols_in(rank.value) & {Symbol.NODE_RANK, Symbol.PROCESS_RANK})
-    if early and "\\$" in rank.span.snippet:
+    before = rank.span.snippet[: rank.span.column - 1]
+    elsewhere = rank.span.line != launch.span.line and bool(set("'\"") & set(before))
+    if early and ("\\$" in rank.span.snippet or elsewhere):
         return unknown(launch.id, f"it cannot be told who expands {quoted(rank)}", at=rank)
     inner = evaluated_on_each_node(launch)
     if early and inner:
