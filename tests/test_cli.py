@@ -156,6 +156,30 @@ def test_130_interrupted(tree: Path, monkeypatch: pytest.MonkeyPatch, capfd: pyt
     assert "interrupted" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_check_that_is_ended_from_outside_writes_what_it_has(tree: Path, number: int, exit_code: int) -> None:
+    saved = tree / "saved.json"
+    process = subprocess.Popen(
+        [COMMAND, "check", "good", "--on", "local", "--until", "node", "-o", "json", "--save", str(saved)],
+        cwd=tree,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        assert process.stderr is not None
+        # The first word about the nodes: from here on it has begun, and it is not done for a while.
+        assert process.stderr.readline() == b"preflight: reaching the nodes\n"
+        process.send_signal(number)
+        out, err = process.communicate(timeout=20)
+    finally:
+        process.kill()
+        process.wait()
+    assert b"Traceback" not in err
+    report = assert_follows_schema(out)
+    assert (process.returncode, report["exit_code"], report["verdict"]) == (exit_code, exit_code, "incomplete")
+    assert called("judge", saved) == exit_code
+
+
 # --- output ---
 
 
