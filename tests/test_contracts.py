@@ -35,15 +35,8 @@ HEAVY = {
     *("torch", "paddle", "ray", "kubernetes", "pynvml", "psutil", "pydantic", "jinja2", "yaml", "numpy"),
     *("tree_sitter", "tree_sitter_bash", "tree_sitter_json", "ClusterShell", "pathspec"),
 }
-#: Only behind these doors is a terminal or an event loop needed at once.
-ALLOWED = {
-    "rich": {"preflight.reporters.page"},
-    "anyio": {
-        *("preflight.run", "preflight.session", "preflight.fleet", "preflight.gang", "preflight.links"),
-        *("preflight.executors.base", "preflight.executors.pipe", "preflight.executors.ssh"),
-        *("preflight.executors.local", "preflight.culprit", "preflight.ranks"),
-    },
-}
+#: Where a terminal is needed at once; who may need an event loop, what lint leaves unimported says (test_imports).
+ALLOWED = {"rich": {"preflight.reporters.page"}}
 ITEMS = everything()
 
 
