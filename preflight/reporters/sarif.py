@@ -99,9 +99,9 @@ def _rules(report: Report, opened: list[Outcome]) -> list[dict[str, Any]]:
             "shortDescription": {"text": doc.splitlines()[0] if doc else name},
             "defaultConfiguration": {"level": _LEVELS[meta.severity] if meta else level},
         }
+        descriptor["fullDescription"] = {"text": _about(doc) or name}
+        descriptor["help"] = {"text": doc or name}
         if meta:
-            descriptor["fullDescription"] = {"text": _about(doc) or name}
-            descriptor["help"] = {"text": doc or name}
             descriptor["properties"] = {"tags": ["distributed-training"], "precision": meta.confidence.value}
         found.append(descriptor)
     return found
