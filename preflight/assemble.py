@@ -127,6 +127,7 @@ class _Assembly:
     tree: Tree
     sources: tuple[Source, ...]
     _kinds: dict[str, Source | None] = field(default_factory=dict)
+    _readings: dict[tuple[str, str, str, Scope], Reading] = field(default_factory=dict)
 
     def jobs(self, entries: Sequence[str], *, explicit: bool) -> list[Job]:
         """The job of `entries`, and those of the batch scripts that it submits."""
@@ -155,6 +156,13 @@ class _Assembly:
         file = self.tree.read(path)
         source = self.source_of(file, "") if isinstance(file, SourceFile) else None
         return self.sources.index(source) if source is not None else len(self.sources)
+
+    def reading(self, source: Source, file: SourceFile, step: _Step) -> Reading:
+        """What `source` says about a file of the tree itself, read once however many jobs reach it."""
+        key = (source.name, file.path, step.role, step.scope)
+        if key not in self._readings:
+            self._readings[key] = _asked(source, file, self.tree, step)
+        return self._readings[key]
 
     def is_batch_script(self, path: str) -> bool:
         """Whether this file has an `#SBATCH` header."""
@@ -186,6 +194,19 @@ class _Step:
     scope: Scope = WHOLE_JOB
     reference: Reference | None = None
     depth: int = 0
+
+
+def _asked(source: Source, file: SourceFile, tree: Tree, step: _Step) -> Reading:
+    try:
+        return without_secrets(source.read(file, tree, scope=step.scope, role=step.role))
+    except Exception as error:
+        message = (
+            f"the {source.name} reader crashed on {file.path}, which is a bug in it:"
+            f" {type(error).__name__}: {error}"
+        )
+        return Reading(
+            notes=(Note(NoteKind.CRASHED, message, Span(file.path, 1, 1, 1, 1), required=True),)
+        )
 
 
 @dataclass(slots=True)
@@ -252,7 +273,9 @@ class _Gathering:
         if self._is_inside_its_caller(step, source):
             self.suppressions.extend(suppressions(file))
             return ()
-        reading = self._asked(source, file, tree, step)
+        # What lies over the tree may change what a file refers to, so only readings of the bare tree are shared.
+        bare = tree is self.assembly.tree
+        reading = self.assembly.reading(source, file, step) if bare else _asked(source, file, tree, step)
         origin = self.written.get(step.path)
         claims = [_moved(claim, origin) for claim in reading.claims] if origin is not None else reading.claims
         self.claims.setdefault(step.path, []).extend(claims)
@@ -269,18 +292,6 @@ class _Gathering:
             return False
         caller = self.files.get(step.reference.span.path)
         return source.name == "shell" and caller is not None and caller.kind == "shell"
-
-    def _asked(self, source: Source, file: SourceFile, tree: Tree, step: _Step) -> Reading:
-        try:
-            return without_secrets(source.read(file, tree, scope=step.scope, role=step.role))
-        except Exception as error:
-            message = (
-                f"the {source.name} reader crashed on {file.path}, which is a bug in it:"
-                f" {type(error).__name__}: {error}"
-            )
-            return Reading(
-                notes=(Note(NoteKind.CRASHED, message, Span(file.path, 1, 1, 1, 1), required=True),)
-            )
 
     def _tree(self) -> Tree:
         if not self.written:

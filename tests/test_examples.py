@@ -94,9 +94,7 @@ def test_the_places_above_are_those_of_the_faulty_words(fault: Planted) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_caret_covers_the_faulty_word(name: str) -> None:
-    by_place = {
-        (f.id, f.locations[0].line): f.locations[0] for f in linted(EXAMPLES / name / "broken").findings
-    }
+    by_place = {(f.id, f.locations[0].line): f.locations[0] for f in linted(EXAMPLES / name / "broken").findings}
     for fault in PLANTED[name]:
         shown = by_place[fault.id, fault.line]
         if shown.end_line == fault.line:
