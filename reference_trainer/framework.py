@@ -1,0 +1,70 @@
+"""torch and the device as one rank has them: imported late, chosen once, named in the report."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any, Dict, Tuple
+
+from preflight.node.wire import ProbeUnavailable
+from reference_trainer import phases
+from reference_trainer.progress import Progress
+
+
+def load(me: Progress) -> Tuple[Any, Any]:
+    """`torch` and `torch.distributed`, imported under an announcement because it takes seconds.
+
+    Raises ProbeUnavailable of kind `missing`, with the reason, where they are not to be had.
+    """
+    me.entering("import of torch", loading=True)
+    try:
+        import torch
+        import torch.distributed as dist
+    except ImportError as error:
+        me.say(phases.PROBLEM, problem="import", error=str(error), rank=me.rank)
+        raise ProbeUnavailable("missing", "torch cannot be imported by %s: %s" % (sys.executable, error)) from error
+    if not dist.is_available():
+        raise ProbeUnavailable("missing", "this torch %s was built without torch.distributed" % torch.__version__)
+    # The first optimizer imports a second and a half of compiler modules: here, not in the midst of a step.
+    torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    me.left()
+    return torch, dist
+
+
+def choose_device(torch: Any, params: Dict[str, Any]) -> Tuple[str, Any]:
+    """The backend and device of this rank. `auto` takes NCCL only where each local rank has a device of its own.
+
+    Raises ProbeUnavailable of kind `missing` where NCCL is asked for and there is no GPU.
+    """
+    wanted = str(params.get("backend", "auto"))
+    local_rank, local_size = int(params.get("local_rank", 0)), int(params.get("local_world_size", 1))
+    devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if wanted == "auto":
+        wanted = "nccl" if devices >= local_size and torch.distributed.is_nccl_available() else "gloo"
+    if wanted == "nccl":
+        if not devices:
+            raise ProbeUnavailable("missing", "backend nccl is asked for, but torch sees no GPU")
+        device = torch.device("cuda", local_rank % devices)
+        torch.cuda.set_device(device)
+        return wanted, device
+    return wanted, torch.device("cpu")
+
+
+def set_interface(params: Dict[str, Any], backend: str) -> None:
+    """Tell Gloo or NCCL its interface, where the environment does not name one or the caller insists."""
+    name = "NCCL_SOCKET_IFNAME" if backend == "nccl" else "GLOO_SOCKET_IFNAME"
+    if params.get("interface") and (params.get("force_interface") or not os.environ.get(name)):
+        os.environ[name] = str(params["interface"])
+
+
+def versions(torch: Any, device: Any) -> Dict[str, str]:
+    """What the report names: torch, CUDA and NCCL versions and the device; empty where there is no such thing."""
+    on_gpu = device.type == "cuda"
+    nccl = ".".join(str(part) for part in torch.cuda.nccl.version()) if on_gpu else ""
+    name = torch.cuda.get_device_name(device) if on_gpu else "cpu"
+    return {
+        "torch": str(torch.__version__),
+        "cuda": str(torch.version.cuda or ""),
+        "nccl": nccl,
+        "device": "%s %s" % (device, name) if on_gpu else "cpu",
+    }
