@@ -57,6 +57,12 @@ class PythonSource:
     name = "python"
     roles = ("script", "module", "submodule")
 
+    def __init__(self) -> None:
+        # Modules that many scripts of a repository import are read once. Only for one tree at a time: what a file
+        # refers to depends on what else is there.
+        self._tree: Tree | None = None
+        self._readings: dict[tuple[str, str, str], Reading] = {}
+
     def recognises(self, file: SourceFile) -> bool:
         """Whether the name ends in `.py`, or the first line calls a Python interpreter."""
         if file.path.endswith(".py"):
@@ -70,10 +76,18 @@ class PythonSource:
         In the roles `module` and `submodule` (something the script imports) only what it says about process
         groups, epochs and long work is stated.
         """
+        if tree is not self._tree:
+            self._tree, self._readings = tree, {}
+        key = (file.path, file.sha256, role)
+        if key not in self._readings:
+            self._readings[key] = self._read(file, tree, role)
+        return _in_scope(self._readings[key], scope)
+
+    def _read(self, file: SourceFile, tree: Tree, role: str) -> Reading:
         parsed = parse(file)
         if isinstance(parsed, Note):
             return Reading(notes=(parsed,))
-        module = Module(file, parsed, tree, scope)
+        module = Module(file, parsed, tree, WHOLE_JOB)
         found: dict[tuple[object, ...], Claim] = {}
         references: dict[tuple[object, ...], Reference] = {}
         modules = imports.references(module, role)
@@ -93,6 +107,21 @@ class PythonSource:
             claims=tuple(ordered),
             references=tuple(references.values()),
         )
+
+
+def _in_scope(reading: Reading, scope: Scope) -> Reading:
+    """The same reading, stated in `scope`."""
+    if scope == WHOLE_JOB:
+        return reading
+    return replace(
+        reading,
+        claims=tuple(_claim_in(claim, scope) for claim in reading.claims),
+        references=tuple(replace(reference, scope=scope) for reference in reading.references),
+    )
+
+
+def _claim_in(claim: Claim, scope: Scope) -> Claim:
+    return replace(claim, scope=scope, because=tuple(_claim_in(each, scope) for each in claim.because))
 
 
 def parse(file: SourceFile) -> ast.Module | Note:
