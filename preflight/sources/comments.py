@@ -1,4 +1,4 @@
-"""`# preflight: ignore[ID, name] reason`, in any language whose comments begin with `#`."""
+"""`# preflight: ignore[ID, name] reason`, in any language whose comments last to the end of the line."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import re
 from preflight.job import Suppression, span_of
 from preflight.sources.base import SourceFile
 
-_MARK = re.compile(r"#[ \t]*preflight:[ \t]*ignore\b[ \t]*(?:\[([^\]\n]*)\])?[ \t:]*([^\n]*)")
+_MARK = re.compile(r"(#|//)[ \t]*preflight:[ \t]*ignore\b[ \t]*(?:\[([^\]\n]*)\])?[ \t:]*([^\n]*)")
 _SEPARATOR = re.compile(r"[,\s]+")
 #: Files without the words are not looked at line by line.
 _WORD = "preflight:"
 
 
-def suppressions(file: SourceFile) -> tuple[Suppression, ...]:
-    """Every suppression comment of a file.
+def suppressions(file: SourceFile, *, signs: tuple[str, ...] = ("#",)) -> tuple[Suppression, ...]:
+    """Every suppression comment of a file whose comments begin with one of `signs` (`#`, `//`).
 
     At the end of a line of code it speaks of that line; alone on its line, of the next line that is neither blank
     nor a comment. In shell, a command continued over several lines by backslashes is one place for a reader, but
@@ -28,28 +28,34 @@ def suppressions(file: SourceFile) -> tuple[Suppression, ...]:
     found: list[Suppression] = []
     offset = 0
     for number, line in enumerate(lines, start=1):
-        match = _MARK.search(line) if _WORD in line else None
-        if match is not None and not _is_quoted(line, match.start()):
+        match = _mark(line, signs) if _WORD in line else None
+        if match is not None:
             alone = not line[: match.start()].strip()
-            about = _next_code(lines, number) if alone else number
-            names = tuple(dict.fromkeys(name for name in _SEPARATOR.split(match.group(1) or "") if name))
+            about = _next_code(lines, number, signs) if alone else number
+            names = tuple(dict.fromkeys(name for name in _SEPARATOR.split(match.group(2) or "") if name))
             span = span_of(file.path, text, offset + match.start(), offset + len(line.rstrip("\r")))
-            found.append(Suppression(file.path, about, names, match.group(2).strip(), span))
+            found.append(Suppression(file.path, about, names, match.group(3).strip(), span))
         offset += len(line) + 1
     return tuple(found)
 
 
-def _next_code(lines: list[str], number: int) -> int:
+def _mark(line: str, signs: tuple[str, ...]) -> re.Match[str] | None:
+    """The comment on a line, unless it stands in a string."""
+    match = next((found for found in _MARK.finditer(line) if found.group(1) in signs), None)
+    return None if match is None or _is_quoted(line, match.start(), signs) else match
+
+
+def _next_code(lines: list[str], number: int, signs: tuple[str, ...]) -> int:
     """The first line after line `number` that is code; `number` itself when there is none."""
     for index in range(number, len(lines)):
         stripped = lines[index].strip()
         # A scheduler directive is a comment to the shell and the very thing a finding points at.
-        if stripped and (not stripped.startswith("#") or stripped.startswith("#SBATCH")):
+        if stripped and (not stripped.startswith(signs) or stripped.startswith("#SBATCH")):
             return index + 1
     return number
 
 
-def _is_quoted(line: str, at: int) -> bool:
+def _is_quoted(line: str, at: int, signs: tuple[str, ...]) -> bool:
     """Whether the character at `at` stands inside a string that began on this line."""
     quote = ""
     index = 0
@@ -61,7 +67,7 @@ def _is_quoted(line: str, at: int) -> bool:
             quote = "" if sign == quote else quote
         elif sign in "'\"":
             quote = sign
-        elif sign == "#" and (index == 0 or line[index - 1] in " \t;"):
+        elif line.startswith(signs, index) and (index == 0 or line[index - 1] in " \t;"):
             return False
         index += 1
     return bool(quote)

@@ -26,8 +26,8 @@ from preflight.job import (
     span_of,
 )
 from preflight.sources.base import Reading, SourceFile, Tree
+from preflight.sources.comments import suppressions
 from preflight.sources.lenient_json import Fault, Kind, Node, parse
-from preflight.sources.suppressions import suppressions_in
 
 #: More faults of one file tell a reader nothing new.
 MOST_NOTES = 20
@@ -90,10 +90,7 @@ class DeepSpeedSource:
             message = f"{file.path} holds no JSON object, expected `{{` first; DeepSpeed cannot use it"
             notes.append(Note(NoteKind.MALFORMED, message, span))
         notes.sort(key=lambda note: (note.span.line, note.span.column))
-        comments = (
-            *suppressions_in(file.path, file.text, sign="//"),
-            *suppressions_in(file.path, file.text, sign="#"),
-        )
+        comments = suppressions(file, signs=("//", "#"))
         return Reading(claims=tuple(claims), notes=tuple(notes), suppressions=comments)
 
 

@@ -28,7 +28,7 @@ from preflight.job import (
 from preflight.job.hostname import is_hostname
 from preflight.job.span import LONGEST_SNIPPET
 from preflight.sources.base import Reading, SourceFile, Tree
-from preflight.sources.suppressions import suppressions_in
+from preflight.sources.comments import suppressions
 
 #: After so many bad lines this is no hostfile; the rest is not read.
 MOST_NOTES = 20
@@ -98,7 +98,7 @@ class HostfileSource:
         return Reading(
             claims=tuple(_claims(lines, scope)),
             notes=(*notes, *mixed),
-            suppressions=suppressions_in(file.path, file.text),
+            suppressions=suppressions(file),
         )
 
 

@@ -6,9 +6,10 @@ from preflight.sources.base import SourceFile
 from preflight.sources.comments import suppressions
 
 
-def found(text: str) -> list[tuple[int, tuple[str, ...], str]]:
+def found(text: str, *signs: str) -> list[tuple[int, tuple[str, ...], str]]:
     file = SourceFile("a.sh", text, "", len(text))
-    return [(item.line, item.names, item.reason) for item in suppressions(file)]
+    read = suppressions(file, signs=signs) if signs else suppressions(file)
+    return [(item.line, item.names, item.reason) for item in read]
 
 
 def test_at_the_end_of_a_line() -> None:
@@ -41,3 +42,24 @@ def test_inside_a_string_it_is_text() -> None:
 
 def test_other_words_are_not_it() -> None:
     assert found("# preflight: something else\n# ignore[A1]\n") == []
+
+
+def test_json_has_two_signs() -> None:
+    text = (
+        "// preflight: ignore[BAT001] a\n# words\n"
+        '{"a": 1, // preflight: ignore[BAT002] b\n'
+        '"b": 2 # preflight: ignore[BAT003] c\n}\n'
+    )
+    both = [(3, ("BAT001",), "a"), (3, ("BAT002",), "b"), (4, ("BAT003",), "c")]
+    assert found(text, "//", "#") == both
+
+
+def test_the_sign_of_another_language_begins_no_comment() -> None:
+    assert found("x //  preflight: ignore[A1] r\n") == []
+    assert found('{"url": "http:// preflight: ignore[A1] r"}\n', "//", "#") == []
+
+
+def test_span_of_a_comment_with_two_slashes_starts_at_the_first() -> None:
+    text = "{ // preflight: ignore[A1] r\n}\n"
+    (one,) = suppressions(SourceFile("a.json", text, "", 0), signs=("//", "#"))
+    assert (one.span.line, one.span.column, one.span.end_column) == (1, 3, 29)

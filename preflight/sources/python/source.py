@@ -10,6 +10,7 @@ from dataclasses import replace
 from preflight.job import WHOLE_JOB, Claim, Note, NoteKind, Reference, Scope, Strength
 from preflight.redact import scrub
 from preflight.sources.base import Reading, SourceFile, Tree
+from preflight.sources.comments import suppressions
 from preflight.sources.python import (
     arguments,
     environment,
@@ -22,7 +23,6 @@ from preflight.sources.python import (
 )
 from preflight.sources.python.module import Module
 from preflight.sources.python.positions import Positions
-from preflight.sources.suppressions import suppressions_in
 
 _READERS: tuple[Callable[[Module], Iterable[Claim | Reference]], ...] = (
     process_group.claims,
@@ -103,7 +103,7 @@ class PythonSource:
         if role not in imports.NEXT_ROLE:
             ordered.insert(0, script)
         return Reading(
-            suppressions=suppressions_in(file.path, file.text),
+            suppressions=suppressions(file),
             claims=tuple(ordered),
             references=tuple(references.values()),
         )
