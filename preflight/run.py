@@ -11,16 +11,16 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import anyio
 import anyio.to_thread
+from anyio.abc import TaskStatus
 
 from preflight import catalog
-from preflight.engine import outcomes_of, selected
+from preflight.engine import fold, outcomes_of, selected
 from preflight.errors import UsageError
 from preflight.executors.base import Executor
 from preflight.fleet import open_fleet
@@ -40,6 +40,7 @@ from preflight.recording import (
     UnplannedCheck,
 )
 from preflight.request import Request
+from preflight.suppress import sift
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,28 +103,10 @@ def record(
     )
     run = _Run(replace(base, executor=executor_name), options, rules, checks, progress or ignore)
     try:
-        with _hearing_sigterm(run.terminated):
-            anyio.run(run.carry_out, executor, nodes)
-    except (KeyboardInterrupt, _Terminated) as error:
-        run.interrupt(143 if isinstance(error, _Terminated) else 130)
+        anyio.run(run.until_terminated, executor, nodes)
+    except KeyboardInterrupt:
+        run.interrupt(130)
     return run.recording()
-
-
-@contextmanager
-def _hearing_sigterm(handler: Callable[[int, object], None]) -> Iterator[None]:
-    """Have SIGTERM end the run in order; only the main thread of a program may ask for that."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    previous = signal.signal(signal.SIGTERM, handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
-
-
-class _Terminated(BaseException):
-    """SIGTERM arrived; like KeyboardInterrupt, nothing but the outermost level may catch it."""
 
 
 class _Run:
@@ -175,9 +158,27 @@ class _Run:
             interrupted=self._interrupted,
         )
 
-    def terminated(self, number: int, frame: object) -> None:
-        """Signal handler of SIGTERM."""
-        raise _Terminated
+    async def until_terminated(self, executor: Executor, nodes: Sequence[Node]) -> None:
+        """Carry the run out; SIGTERM cancels it, so that every agent is taken leave of in order.
+
+        An exception raised by a signal handler would surface in whichever task happens to run, wrapped in the groups
+        of tasks around it, or inside the event loop itself. Only the main thread of a program may ask for signals.
+        """
+        async with anyio.create_task_group() as group:
+            if threading.current_thread() is threading.main_thread():
+                await group.start(self._watch_for_sigterm, group.cancel_scope)
+            await self.carry_out(executor, nodes)
+            group.cancel_scope.cancel()
+
+    async def _watch_for_sigterm(
+        self, scope: anyio.CancelScope, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+    ) -> None:
+        with anyio.open_signal_receiver(signal.SIGTERM) as signals:
+            task_status.started()
+            async for _ in signals:
+                self.interrupt(143)
+                scope.cancel()
+                return
 
     def interrupt(self, exit_code: int) -> None:
         """Note that the run was ended from outside, in the stage it was in."""
@@ -254,7 +255,8 @@ class _Run:
         if self._options.keep_going:
             return ""
         outcomes = outcomes_of(self.recording(), self._rules, self._checks)
-        errors = sorted({o.id for o in outcomes if o.finding is not None and o.finding.severity is Severity.ERROR})
+        findings = sift(fold(o.finding for o in outcomes if o.finding is not None), self._base.jobs).kept
+        errors = sorted({finding.id for finding in findings if finding.severity is Severity.ERROR})
         if errors:
             return f"{', '.join(errors)} would stop it anyway (--keep-going runs it all the same)"
         return ""
