@@ -12,10 +12,7 @@ _FIRST_LINE = re.compile(r"(-n ?1|-1|--lines=1|-n1)$")
 _AWK_FIELD = re.compile(r"\{ *print +\$(\d{1,2}|NF) *;? *\}")
 _AWK_FIRST = re.compile(r"NR *== *1( *\{ *print( +\$[01])? *;? *\})?|\{ *print +\$1 *;? *exit *;? *\}")
 _SED_SIMPLE = re.compile(r"s([/|,#])([\w .:=-]+)\1([\w .:=-]*)\1(g?)")
-_CONVERSION = re.compile(r"%(%|0?\d{0,3}[sd])")
-_KEEPS = frozenset(
-    ("sort", "uniq", "tr", "sed", "grep", "xargs", "cat", "tee", "awk", "cut", "paste", "nl", "rev")
-)
+_KEEPS = frozenset(("sort", "uniq", "tr", "sed", "grep", "xargs", "cat", "tee", "awk", "cut", "paste", "nl", "rev"))
 
 
 def symbol_after(why: str, words: Sequence[str]) -> str | None:
@@ -77,11 +74,7 @@ def _line_filter(words: Sequence[str]) -> Callable[[str], str] | None:
 
 def _ends(name: str, arguments: Sequence[str]) -> Callable[[str], str] | None:
     joined = "".join(arguments)
-    match = (
-        re.fullmatch(r"(?:-n|--lines=|-)?(\+?)(\d{1,6})", joined)
-        if joined
-        else re.fullmatch(r"()(\d+)", "10")
-    )
+    match = re.fullmatch(r"(?:-n|--lines=|-)?(\+?)(\d{1,6})", joined) if joined else re.fullmatch(r"()(\d+)", "10")
     if match is None:
         return None
     number = int(match.group(2))
@@ -180,32 +173,4 @@ def _sed(arguments: Sequence[str]) -> Callable[[str], str] | None:
     old, new, everywhere = match.group(2), match.group(3), bool(match.group(4))
     if "." in old:
         return None
-    return lambda text: "\n".join(
-        line.replace(old, new, -1 if everywhere else 1) for line in text.splitlines()
-    )
-
-
-def printf(words: Sequence[str]) -> str | None:
-    """What `printf FORMAT ARGUMENT...` prints, for %s and %d with a width; None for anything else."""
-    if not words:
-        return None
-    form, arguments = words[0].replace("\\n", "\n").replace("\\t", "\t"), list(words[1:])
-    conversions = [found for found in _CONVERSION.findall(form) if found != "%"]
-    if form.count("%") != len(_CONVERSION.findall(form)) + form.count("%%") or "\\" in form:
-        return None
-    if not conversions:
-        return form.replace("%%", "%")
-    out: list[str] = []
-    for start in range(0, max(len(arguments), 1), len(conversions)):
-        turn = arguments[start : start + len(conversions)]
-        turn += [""] * (len(conversions) - len(turn))
-        values: list[object] = []
-        for conversion, value in zip(conversions, turn, strict=True):
-            if conversion.endswith("d"):
-                if not re.fullmatch(r"-?\d{1,18}", value or "0"):
-                    return None
-                values.append(int(value or "0"))
-            else:
-                values.append(value)
-        out.append(form % tuple(values))
-    return "".join(out)
+    return lambda text: "\n".join(line.replace(old, new, -1 if everywhere else 1) for line in text.splitlines())

@@ -82,12 +82,11 @@ def record(
 
 
 def _printed(words: Sequence[str], fields: Sequence[Field]) -> str | None:
-    from preflight.sources.shell import filters
 
     if any(item.known is None for item in fields):
         return None
     if words[0] == "printf":
-        return filters.printf(words[1:])
+        return printing.printf(words[1:])
     rest = list(words[1:])
     end = "\n"
     while rest and rest[0] in ("-n", "-e", "-ne", "-en"):

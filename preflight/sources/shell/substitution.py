@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import posixpath
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from preflight.sources.shell import arithmetic, expand, files, filters
+from preflight.sources.shell import arithmetic, expand, files, filters, hosts, printing
 from preflight.sources.shell.document import Document, Hole, Lit, Place, Text
 from preflight.sources.shell.machine import DEEPEST, Machine
 from preflight.sources.shell.state import Positional, State
@@ -16,10 +14,6 @@ from preflight.sources.shell.text import Field, hole, known, literal, mapped, op
 
 if TYPE_CHECKING:
     from tree_sitter import Node
-
-_LONGEST_SEQUENCE = 2_000
-_ADDRESS_FLAGS = frozenset(("-i", "-I", "--ip-address", "--all-ip-addresses"))
-_RESOLVERS = frozenset(("getent", "host", "dig", "nslookup", "ping"))
 
 
 def output(machine: Machine, state: State, document: Document, node: Node) -> Text:
@@ -32,9 +26,7 @@ def output(machine: Machine, state: State, document: Document, node: Node) -> Te
         return hole("it is nested too deeply to follow", place, spelling)
     machine.depth += 1
     try:
-        found = reader.sequence(
-            state.copy(), [child for child in node.named_children if child.type != "comment"]
-        )
+        found = reader.sequence(state.copy(), [child for child in node.named_children if child.type != "comment"])
     finally:
         machine.depth -= 1
     if found is None:
@@ -74,13 +66,17 @@ class _Reader:
             shown = shown[:77] + "..."
         return hole(f"the output of `{shown}`", self.place, self.spelling, many=True)
 
-    def symbol(self, symbol: Symbol, *, many: bool = False) -> Text:
-        """One of the recognised run-time values."""
-        return hole(symbol.value, self.place, self.spelling, many=many)
+    def symbol(self, symbol: Symbol) -> Text:
+        """One of the recognised run-time values; the hosts of an allocation are several words."""
+        return hole(symbol.value, self.place, self.spelling, many=symbol is Symbol.ALLOCATED_HOSTS)
 
     def said(self, value: str) -> Text:
         """A computed output."""
         return literal(value, self.place, self.spelling)
+
+    def printed(self, value: str | None) -> Text | None:
+        """A computed output, where it could be computed."""
+        return None if value is None else self.said(value)
 
     def sequence(self, state: State, nodes: Sequence[Node]) -> Text | None:
         """The output of statements one after the other."""
@@ -240,39 +236,27 @@ class _Reader:
             if state.directory is None:
                 return hole("the directory it is started in", self.place, self.spelling)
             return self.said(state.directory or ".")
-        if name in ("hostname", "uname"):
-            return self.hostname(state, name, arguments)
-        if name == "srun":
-            return self.srun(state, arguments)
+        if name in hosts.PROGRAMS:
+            asked = hosts.asked_for(name, arguments, batch=state.batch)
+            return None if asked is None else self.symbol(asked)
         simple = _SIMPLE.get(name)
         if simple is not None:
             return self.symbol(simple)
-        if name in ("dirname", "basename", "realpath", "readlink", "cygpath"):
+        if name in printing.PATHS:
             return self.path(name, arguments)
-        if name in ("getent", "host", "dig", "nslookup", "ping"):
-            return self.resolver(arguments)
-        words = strings(arguments)
-        if name == "scontrol":
-            if any(item.known in ("hostname", "hostnames") for item in arguments):
-                return self.symbol(Symbol.ALLOCATED_HOSTS, many=True)
-            return None
-        if name in ("nodeset", "hostlist", "expand_hostlist", "python-hostlist"):
-            return self.symbol(Symbol.ALLOCATED_HOSTS, many=True)
-        if name in ("ip", "ifconfig"):
-            return self.symbol(Symbol.FIRST_ALLOCATED_ADDRESS if state.batch else Symbol.THIS_ADDRESS)
         if name == "nvidia-smi":
             if any("count" in (item.known or "") for item in arguments):
                 return self.symbol(Symbol.GPU_COUNT)
             return self.unknown("nvidia-smi")
         if name == "expr":
             return self.expression(state, arguments)
+        words = strings(arguments)
         if words is None:
             return None
         if name == "printf":
-            formatted = filters.printf(words)
-            return None if formatted is None else self.said(formatted)
+            return self.printed(printing.printf(words))
         if name == "seq":
-            return self.seq(words)
+            return self.printed(printing.seq(words))
         if name == "cat" and len(words) == 1 and not words[0].startswith("-"):
             return self.content(state, words[0])
         if name in ("wc", "head", "tail") and words and not words[-1].startswith("-"):
@@ -315,67 +299,13 @@ class _Reader:
             pieces.append(literal("\n", self.place, ""))
         return tuple(piece for text in pieces for piece in text)
 
-    def hostname(self, state: State, name: str, arguments: Sequence[Field]) -> Text | None:
-        flags = {item.known for item in arguments}
-        if name == "uname" and "-n" not in flags:
-            return None
-        address = bool(flags & _ADDRESS_FLAGS)
-        if state.batch:
-            return self.symbol(Symbol.FIRST_ALLOCATED_ADDRESS if address else Symbol.FIRST_ALLOCATED_HOST)
-        return self.symbol(Symbol.THIS_ADDRESS if address else Symbol.THIS_HOST)
-
-    def srun(self, state: State, arguments: Sequence[Field]) -> Text | None:
-        """`srun -N1 -n1 -w "$head" hostname --ip-address`: the head's name or address."""
-        at = next(
-            (n for n, item in enumerate(arguments) if (item.known or "").rpartition("/")[2] == "hostname"),
-            None,
-        )
-        options_text = " ".join(
-            reasons(item.text) if item.known is None else item.known for item in arguments[:at]
-        )
-        one = re.search(r"(^| )(-w|--nodelist|-N ?1\b|--nodes[= ]1\b|-n ?1\b|--ntasks[= ]1\b)", options_text)
-        text = " ".join(item.known or "" for item in arguments)
-        if at is None:
-            if one and re.search(r"hostname -[iI]|ip (-|a|r)|ifconfig", text):
-                return self.symbol(Symbol.FIRST_ALLOCATED_ADDRESS)
-            if one and re.search(r"\bhostname\b", text):
-                return self.symbol(Symbol.FIRST_ALLOCATED_HOST)
-            return None
-        address = any(item.known in _ADDRESS_FLAGS for item in arguments[at:])
-        if Symbol.THIS_HOST.value in options_text:
-            return self.symbol(Symbol.THIS_ADDRESS if address else Symbol.THIS_HOST)
-        if Symbol.OTHER_ALLOCATED_HOST.value in options_text:
-            return self.symbol(Symbol.OTHER_ALLOCATED_HOST)
-        if one:
-            return self.symbol(Symbol.FIRST_ALLOCATED_ADDRESS if address else Symbol.FIRST_ALLOCATED_HOST)
-        return self.symbol(Symbol.ALLOCATED_HOSTS, many=True)
-
-    def resolver(self, arguments: Sequence[Field]) -> Text | None:
-        for item in arguments:
-            why = reasons(item.text) if item.known is None else ""
-            if why in (Symbol.FIRST_ALLOCATED_HOST.value, Symbol.FIRST_ALLOCATED_ADDRESS.value):
-                return self.symbol(Symbol.FIRST_ALLOCATED_ADDRESS)
-            if why in (Symbol.THIS_HOST.value, Symbol.THIS_ADDRESS.value):
-                return self.symbol(Symbol.THIS_ADDRESS)
-        return None
-
     def path(self, name: str, arguments: Sequence[Field]) -> Text | None:
+        """A path that is given, as `dirname` and its like change it."""
         rest = [item for item in arguments if item.known is None or not item.known.startswith("-")]
         if not rest:
             return None
-        suffix = rest[1].known if name == "basename" and len(rest) > 1 else ""
-        function: Callable[[str], str]
-        if name == "dirname":
-            function = _dirname
-        elif name == "basename":
-
-            def function(item: str) -> str:
-                base = posixpath.basename(item.rstrip("/"))
-                return base.removesuffix(suffix or "") or base
-
-        else:
-            function = posixpath.normpath
-        return mapped(rest[0].text, function, self.place, self.spelling)
+        suffix = rest[1].known if name == "basename" and len(rest) > 1 else None
+        return mapped(rest[0].text, printing.path_change(name, suffix or ""), self.place, self.spelling)
 
     def expression(self, state: State, arguments: Sequence[Field]) -> Text | None:
         pieces: list[Text] = []
@@ -385,29 +315,6 @@ class _Reader:
             pieces += [item.text, literal(" ", self.place, " ")]
         inner = tuple(piece for text in pieces for piece in text)
         return arithmetic.of_text(self.machine, state, inner, self.place, self.spelling)
-
-    def seq(self, words: Sequence[str]) -> Text | None:
-        separator = "\n"
-        rest = list(words)
-        if rest[:1] == ["-s"] and len(rest) > 1:
-            separator, rest = rest[1], rest[2:]
-        try:
-            numbers = [int(word) for word in rest]
-        except ValueError:
-            return None
-        if not 1 <= len(numbers) <= 3:
-            return None
-        first = numbers[0] if len(numbers) > 1 else 1
-        step = numbers[1] if len(numbers) == 3 else 1
-        last = numbers[-1]
-        if step == 0 or abs(last - first) // abs(step) > _LONGEST_SEQUENCE:
-            return None
-        turns = range(first, last + (1 if step > 0 else -1), step)
-        return self.said(separator.join(str(turn) for turn in turns) + "\n")
-
-
-def _dirname(item: str) -> str:
-    return posixpath.dirname(item.rstrip("/")) or ("/" if item.startswith("/") else ".")
 
 
 def _words(node: Node) -> list[Node]:
