@@ -41,7 +41,8 @@ def outcomes_of(recording: Recording, rules: Sequence[Rule], checks: Sequence[Ch
                 found.extend(_isolated(rule.meta, job, functools.partial(rule.judge, job)))
     if recording.verb != "lint":
         found.extend(_outcomes_of_checks(recording, checks))
-    return tuple(sorted(found, key=lambda outcome: outcome.id))
+    # What is said of a file that several jobs share is said once.
+    return tuple(dict.fromkeys(sorted(found, key=lambda outcome: outcome.id)))
 
 
 def _in_order(jobs: Sequence[Job]) -> list[Job]:
