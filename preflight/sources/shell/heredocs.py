@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from preflight.sources.base import WrittenFile
-from preflight.sources.shell import expand, files
+from preflight.sources.shell import expand, files, printing
 from preflight.sources.shell.document import Document, Text
 from preflight.sources.shell.machine import Machine
 from preflight.sources.shell.state import State
@@ -82,7 +82,7 @@ def record(
 
 
 def _printed(words: Sequence[str], fields: Sequence[Field]) -> str | None:
-
+    """What `echo` or `printf` writes into a file; None where a word of it is not known."""
     if any(item.known is None for item in fields):
         return None
     if words[0] == "printf":

@@ -149,6 +149,7 @@ def test_written_files() -> None:
         'N=8\ncat > conf/ds.json <<EOF\n{"train_batch_size": $N}\nEOF\n'
         "cat <<'EOF' > raw.json\n{\"a\": $N}\nEOF\n"
         'echo "n0 slots=$N" > hosts\necho "n1 slots=8" >> hosts\n'
+        "printf '%s slots=%d\\n' n0 $N n1 4 > hostfile\n"
         'cat <<EOF > open.json\n{"a": $OUTSIDE}\nEOF\ncmd $(wc -l < hosts)'
     )
     found = script(text)
@@ -156,6 +157,7 @@ def test_written_files() -> None:
         "conf/ds.json": '{"train_batch_size": 8}\n',
         "raw.json": '{"a": $N}\n',
         "hosts": "n0 slots=8\nn1 slots=8\n",
+        "hostfile": "n0 slots=8\nn1 slots=4\n",
     }
     assert found.written[0].span.line == 3
     assert plain(found.commands[-1]) == ["cmd", "2"]
