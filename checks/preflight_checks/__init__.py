@@ -12,7 +12,7 @@ PACK = (
     "preflight_checks.nics:interface_mtu",
     "preflight_checks.ports:port_in_use",
     "preflight_checks.links:port_unreachable",
-    "preflight_checks.links:large_payload_stalls",
+    "preflight_checks.payloads:large_payload_stalls",
     "preflight_checks.versions:driver_too_old",
     "preflight_checks.versions:driver_skew",
     "preflight_checks.versions:framework_skew",

@@ -19,8 +19,8 @@ from preflight_checks.demands import (
     scopes,
     store_endpoints,
 )
+from preflight_checks.dialling import address_of
 from preflight_checks.interface_filter import chosen
-from preflight_checks.links import address_of
 from preflight_checks.probes.gpus import gpus
 from preflight_checks.probes.interfaces import Interface, interfaces
 from preflight_checks.probes.packages import packages

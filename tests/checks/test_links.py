@@ -8,7 +8,9 @@ from collections.abc import Callable
 from preflight.links import disjoint, schedule
 from preflight.outcome import Severity, Status
 from preflight.recording import FactRecord, Facts
-from preflight_checks.links import FREE, large_payload_stalls, port_unreachable
+from preflight_checks.dialling import FREE
+from preflight_checks.links import port_unreachable
+from preflight_checks.payloads import large_payload_stalls
 from preflight_checks.probes.interfaces import Address, Interface, Interfaces, interfaces
 from preflight_checks.probes.links import Dialled, Target, dial
 from preflight_checks.probes.names import Lookup, resolve
