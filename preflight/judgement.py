@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, fields
 from typing import TYPE_CHECKING, TypeAlias
 
 from preflight.job import Claim, Job, Launch, Note, Span
@@ -38,25 +38,21 @@ HEADINGS = ("What it checks", "Why it matters", "Example", "Fix", "Known limits"
 
 
 @dataclass(frozen=True, slots=True)
-class Meta:
-    """What is known about a rule or check before it runs.
-
-    `profile` says from which strictness on it runs: `gate` (only what stops a job), `default`, `pedantic`.
-    `stage` is `preview` until its false-alarm rate is known, then `stable`.
-    """
+class _Described:
+    """What an author says about a rule or check, declared once for `Meta` and for both decorators."""
 
     id: str
     name: str
+    _: KW_ONLY
     severity: Severity
-    confidence: Confidence
-    profile: str
-    since: str
-    stage: str
-    needs: tuple[str, ...]
-    applies_to: str
-    fix: str
-    evidence: tuple[str, ...]
-    doc: str
+    confidence: Confidence = Confidence.HIGH
+    profile: str = "default"
+    needs: Sequence[str] = ()
+    applies_to: str = ""
+    since: str = "0.1"
+    stage: str = "preview"
+    fix: str = "none"
+    evidence: Sequence[str]
 
     @property
     def area(self) -> str:
@@ -73,6 +69,25 @@ class Meta:
         for said, known in ((self.profile, PROFILES), (self.stage, _MATURITIES), (self.fix, _FIXES)):
             if said not in known:
                 raise ValueError(f"{self.id}: {said!r} is none of {', '.join(known)}")
+        if not self.evidence:
+            raise ValueError(f"{self.id}: a public issue or document is needed as evidence")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meta(_Described):
+    """What is known about a rule or check before it runs.
+
+    `profile` says from which strictness on it runs: `gate` (only what stops a job), `default`, `pedantic`.
+    `stage` is `preview` until its false-alarm rate is known, then `stable`. `doc` is its docstring.
+    """
+
+    doc: str
+
+
+def _meta(described: _Described, function: Callable[..., object]) -> Meta:
+    said = {item.name: getattr(described, item.name) for item in fields(_Described)}
+    said["needs"], said["evidence"] = tuple(described.needs), tuple(described.evidence)
+    return Meta(**said, doc=function.__doc__ or "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,86 +205,33 @@ class Check:
     when: str = "node"
 
 
-def rule(
-    id: str,
-    name: str,
-    *,
-    severity: Severity,
-    confidence: Confidence = Confidence.HIGH,
-    profile: str = "default",
-    needs: Sequence[str] = (),
-    applies_to: str = "",
-    since: str = "0.1",
-    stage: str = "preview",
-    fix: str = "none",
-    evidence: Sequence[str],
-) -> Callable[[JudgeJob], Rule]:
+@dataclass(frozen=True, slots=True)
+class rule(_Described):
     """Make a rule of a function. `evidence` names public issues or documents; there must be one.
 
     Raises ValueError for a malformed id or name, an error of less than high confidence, or no evidence.
     """
-    if not evidence:
-        raise ValueError(f"{id}: a rule needs a public issue or document")
 
-    def decorate(function: JudgeJob) -> Rule:
-        doc = function.__doc__ or ""
-        meta = Meta(
-            id,
-            name,
-            severity,
-            confidence,
-            profile,
-            since,
-            stage,
-            tuple(needs),
-            applies_to,
-            fix,
-            tuple(evidence),
-            doc,
-        )
-        return Rule(meta, function)
-
-    return decorate
+    def __call__(self, judge: JudgeJob) -> Rule:
+        """The rule that judges with this function."""
+        return Rule(_meta(self, judge), judge)
 
 
-def check(
-    id: str,
-    name: str,
-    *,
-    plan: PlanRequests,
-    when: str = "node",
-    severity: Severity,
-    confidence: Confidence = Confidence.HIGH,
-    profile: str = "default",
-    needs: Sequence[str] = (),
-    applies_to: str = "",
-    since: str = "0.1",
-    stage: str = "preview",
-    fix: str = "none",
-    evidence: Sequence[str],
-) -> Callable[[JudgeFacts], Check]:
-    """Make a check of its judging function and the function that plans its requests."""
-    if when not in STAGES:
-        raise ValueError(f"{id}: {when!r} is no stage; stages are {', '.join(STAGES)}")
-    if not evidence:
-        raise ValueError(f"{id}: a check needs a public issue or document")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class check(_Described):
+    """Make a check of its judging function and the function that plans its requests.
 
-    def decorate(function: JudgeFacts) -> Check:
-        doc = function.__doc__ or ""
-        meta = Meta(
-            id,
-            name,
-            severity,
-            confidence,
-            profile,
-            since,
-            stage,
-            tuple(needs),
-            applies_to,
-            fix,
-            tuple(evidence),
-            doc,
-        )
-        return Check(meta, plan, function, when)
+    Raises ValueError as `rule` does, and for a `when` that is none of STAGES.
+    """
 
-    return decorate
+    plan: PlanRequests
+    when: str = "node"
+
+    def __post_init__(self) -> None:
+        _Described.__post_init__(self)
+        if self.when not in STAGES:
+            raise ValueError(f"{self.id}: {self.when!r} is no stage; stages are {', '.join(STAGES)}")
+
+    def __call__(self, judge: JudgeFacts) -> Check:
+        """The check that plans with `plan` and judges with this function."""
+        return Check(_meta(self, judge), self.plan, judge, self.when)
