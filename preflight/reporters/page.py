@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import itertools
 from collections import Counter
 from collections.abc import Sequence
 
@@ -61,6 +60,7 @@ class _Page:
         self._suppressed()
         self._not_told()
         self._passed()
+        self._grounds()
         self._verdict()
 
     def _head(self) -> None:
@@ -81,9 +81,9 @@ class _Page:
             for stage in report.run.stages
         ]
         if parts:
-            self._print(Text("stages: " + ", ".join(parts)))
+            self._indented("stages: " + ", ".join(parts), indent=0, hanging=2)
         if report.run.context:
-            self._indented(f"ranks: {clean(report.run.context)}", indent=0)
+            self._indented(f"ranks: {clean(report.run.context)}", indent=0, hanging=2)
         self._print(Text(""))
 
     def _finding(self, finding: Finding) -> None:
@@ -97,7 +97,7 @@ class _Page:
         for location in finding.locations:
             self._location(location, finding.message)
         for evidence in _shown(finding.evidence):
-            self._evidence(evidence)
+            self._evidence(evidence, said=evidence.observed in finding.message)
         if finding.remedy:
             self._indented(finding.remedy, label="fix: ", style="green")
         self._print(Text(""))
@@ -118,10 +118,12 @@ class _Page:
             mark.append(" " * caret + "^" * width, style="bold red")
             self._print(mark)
 
-    def _evidence(self, evidence: Evidence) -> None:
+    def _evidence(self, evidence: Evidence, *, said: bool) -> None:
         where = f" on {evidence.node}" if evidence.node else ""
         expected = f"; expected {evidence.expected}" if evidence.expected else ""
-        self._indented(f"seen{where}: {clean(evidence.observed)}{clean(expected)}")
+        # What the message already quotes is not repeated, unless there is an expectation to hold against it.
+        if not said or len(evidence.observed) <= self._style.width // 2:
+            self._indented(f"seen{where}: {clean(evidence.observed)}{clean(expected)}")
         if evidence.command:
             # Not wrapped: it is there to be copied.
             self._print(Text(f"    try: {clean(evidence.command)}"))
@@ -129,14 +131,19 @@ class _Page:
     def _suppressed(self) -> None:
         for finding in self._report.suppressed:
             where = "".join(f" at {place.path}:{place.line}" for place in finding.locations[:1])
-            self._print(Text(f"suppressed {finding.id}{clean(where)}: {clean(finding.suppression)}"))
+            self._indented(f"suppressed {finding.id}{where}: {finding.suppression}", indent=0, hanging=2)
         for idle in self._report.coverage.idle_suppressions:
-            names = ", ".join(idle.names)
-            self._print(Text(f"note: {clean(idle.path)}:{idle.line} suppresses {clean(names)}, which found nothing"))
+            self._note(f"{idle.path}:{idle.line} suppresses {self._idle(idle.names)}")
         for broken in self._report.coverage.broken:
-            self._print(
-                Text(f"note: {clean(broken.where)} of {clean(broken.plugin)} cannot be loaded: {clean(broken.why)}")
-            )
+            self._note(f"{broken.where} of {broken.plugin} cannot be loaded: {broken.why}")
+
+    def _idle(self, names: Sequence[str]) -> str:
+        """Why a comment suppressed nothing, as far as can be told."""
+        if not names:
+            return "nothing, because it names no rule; write `# preflight: ignore[ID] reason`"
+        judged = {word for outcome in self._report.outcomes for word in (outcome.id, outcome.name)}
+        found = any(name.upper() in judged or name.lower() in judged for name in names)
+        return ", ".join(names) + (", which found nothing" if found else ", which is no rule or check that was asked")
 
     def _not_told(self) -> None:
         not_told = self._report.coverage.not_told
@@ -146,18 +153,17 @@ class _Page:
         listed = not_told if self._style.verbose else required[:_MOST_LISTED]
         if listed:
             self._print(Text("could not be told:", style="bold"))
-            for (id, name, reason), outcomes in itertools.groupby(
-                sorted(listed, key=lambda o: (not o.required, o.id, o.reason)),
-                key=lambda o: (o.id, o.name, o.reason),
-            ):
-                same = tuple(outcomes)
+            for same in _by_reason(listed):
+                names = ", ".join(dict.fromkeys(f"{o.id} {o.name}" for o in same))
                 subjects = tuple(dict.fromkeys(o.subject for o in same))
-                self._indented(f"{id} {name} ({fold_nodes(subjects)}): {reason}")
+                self._indented(f"{names} ({fold_nodes(subjects)}): {same[0].reason}", hanging=2)
                 for location in dict.fromkeys(place for o in same for place in o.locations[:1]):
                     self._print(Text(f"  --> {location.path}:{location.line}:{location.column}", style="blue"))
         rest = len(not_told) - len(listed)
         if rest:
-            self._print(Text(f"{rest} more could not be told and did not have to be (-v lists them)"))
+            more = " more" if listed else ""
+            them = "it" if rest == 1 else "them"
+            self._indented(f"{rest}{more} could not be told and did not have to be (-v lists {them})", indent=0)
         self._print(Text(""))
 
     def _passed(self) -> None:
@@ -189,7 +195,25 @@ class _Page:
 
     def _outcome(self, outcome: Outcome) -> None:
         reason = f": {outcome.reason}" if outcome.reason else ""
-        self._indented(f"{outcome.status.value} {outcome.id} {outcome.name} ({outcome.subject}){reason}", indent=0)
+        self._indented(
+            f"{outcome.status.value} {outcome.id} {outcome.name} ({outcome.subject}){reason}", indent=0, hanging=2
+        )
+
+    def _grounds(self) -> None:
+        """What the verdict rests on, where that is less than a reader would take for granted."""
+        jobs = self._report.jobs
+        if jobs and not self._report.findings and not any(job.launches for job in jobs):
+            self._note(
+                "no launch was recognised in these files, so there was little to judge; torchrun, deepspeed, "
+                "paddle.distributed.launch, srun and mpirun are read"
+            )
+        for job in jobs:
+            names = [file.path for file in job.files]
+            if job.probable and any(place.path in names for f in self._report.findings for place in f.locations):
+                self._note(
+                    f"that {job.name} are one job is a guess, so what it finds are warnings; to have it judged as "
+                    "one job name the files together"
+                )
 
     def _verdict(self) -> None:
         report = self._report
@@ -220,13 +244,17 @@ class _Page:
             )
         self._print(line)
 
-    def _indented(self, text: str, *, indent: int = 2, label: str = "", style: str = "") -> None:
+    def _note(self, text: str) -> None:
+        self._indented(f"note: {text}", indent=0, hanging=2)
+
+    def _indented(self, text: str, *, indent: int = 2, hanging: int = 0, label: str = "", style: str = "") -> None:
+        """`text` wrapped; `hanging` is how much further than its first line the others stand."""
         cleaned = clean(text, keep_newlines=True)
-        width = max(20, self._style.width - indent - len(label))
+        width = max(20, self._style.width - indent - hanging - len(label))
         first = True
         for paragraph in cleaned.split("\n"):
             for piece in Text(paragraph).wrap(self._console, width):
-                line = Text(" " * indent)
+                line = Text(" " * (indent if first else indent + hanging))
                 line.append(label if first else " " * len(label), style=style)
                 line.append(piece.plain.rstrip(), style="none" if label else style)
                 self._print(line)
@@ -237,6 +265,18 @@ class _Page:
         if clean(text.plain) != text.plain:
             text = Text(clean(text.plain))
         self._console.print(text, no_wrap=True, overflow="ignore", crop=False)
+
+
+def _by_reason(outcomes: Sequence[Outcome]) -> list[list[Outcome]]:
+    """Outcomes that could not be told for one reason and of one thing, or by one rule, stand together."""
+    by_rule: dict[tuple[object, ...], list[Outcome]] = {}
+    for outcome in sorted(outcomes, key=lambda o: (not o.required, o.id, o.reason)):
+        by_rule.setdefault((outcome.required, outcome.id, outcome.reason), []).append(outcome)
+    found: dict[tuple[object, ...], list[Outcome]] = {}
+    for same in by_rule.values():
+        about = tuple(dict.fromkeys(outcome.subject for outcome in same))
+        found.setdefault((same[0].required, same[0].reason, about), []).extend(same)
+    return list(found.values())
 
 
 def _by_area(outcomes: Sequence[Outcome]) -> list[str]:

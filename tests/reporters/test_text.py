@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from preflight.catalog import Broken
 from preflight.job import Job, Note, NoteKind, Span, Suppression, span_of
 from preflight.judgement import Verdict, failed, not_applicable, passed, unknown
-from preflight.outcome import Severity
+from preflight.outcome import Evidence, Severity
 from preflight.recording import Recording
 from preflight.report import Report, crashed
 from preflight.reporters.base import Style
@@ -66,7 +66,7 @@ def test_a_whole_page() -> None:
             |      ^^^^^^^^^
           fix: Say --nnodes=$SLURM_NNODES.
 
-        1 more could not be told and did not have to be (-v lists them)
+        1 could not be told and did not have to be (-v lists it)
 
         passed in the files: FIL 1 (2 subjects)
         NO-GO  1 error; 1 file in 1 job
@@ -248,11 +248,39 @@ def test_what_was_required_and_could_not_be_told_is_listed_with_its_place() -> N
 def test_suppressed_findings_and_idle_comments_are_mentioned() -> None:
     comments = (
         Suppression("run.sh", 3, ("TST001",), "tried", span()),
-        Suppression("run.sh", 9, ("TST002",), "", span()),
+        Suppression("run.sh", 9, ("TST001",), "", span()),
+        Suppression("run.sh", 10, ("TST009",), "", span()),
+        Suppression("run.sh", 11, (), "", span()),
     )
     page = shown(saying(failed("x", "wrong", at=span(), remedy="-"), subject=job(suppressions=comments)))
     assert "suppressed TST001 at run.sh:3: tried" in page
-    assert "note: run.sh:9 suppresses TST002, which found nothing" in page
+    assert "note: run.sh:9 suppresses TST001, which found nothing\n" in page
+    assert "note: run.sh:10 suppresses TST009, which is no rule or check that was asked\n" in page
+    assert "note: run.sh:11 suppresses nothing, because it names no rule" in page
+
+
+def test_what_could_not_be_told_for_one_reason_is_said_once() -> None:
+    rules = [a_rule(lambda _: [unknown("run.sh", "cut short", required=True)], f"TST00{n}") for n in (1, 2)]
+    page = shown(judged(a_recording(job()), rules))
+    assert "could not be told:\n  TST001 fault-tst001, TST002 fault-tst002 (run.sh): cut short\n" in page
+
+
+def test_files_that_launch_nothing_are_no_silent_go() -> None:
+    assert "note: no launch was recognised in these files" in shown(saying(passed("x"), subject=job(launches=())))
+
+
+def test_a_job_put_together_by_guess_says_so_beside_its_findings() -> None:
+    guessed = job(probable=True)
+    assert "is a guess" in shown(saying(failed("x", "wrong", at=span(), remedy="-"), subject=guessed))
+    assert "is a guess" not in shown(saying(passed("x"), subject=guessed))
+
+
+def test_evidence_that_the_message_quotes_is_not_repeated() -> None:
+    long = "no route to it " * 5
+    verdict = failed("x", f"b7: {long}", at=Evidence("agent", long, "an answer", "ssh b7 true", "b7"), remedy="-")
+    page = shown(saying(verdict))
+    assert "seen on b7" not in page
+    assert "try: ssh b7 true" in page
 
 
 def test_messages_are_wrapped_to_a_narrow_terminal() -> None:
