@@ -16,6 +16,9 @@ from preflight.judgement import PROFILES, STAGES, Check, Meta, Rule, Verdict
 from preflight.outcome import Confidence, Evidence, Finding, Outcome, Severity, Status
 from preflight.recording import Configuration, Facts, Fleet, Recording
 
+#: A finding that many jobs share names so many places; the first is where the fault is.
+_MOST_PLACES = 8
+
 
 def selected(meta: Meta, configuration: Configuration) -> bool:
     """Whether the configuration wants this rule or check: by profile, then `select`, then `ignore`."""
@@ -122,16 +125,18 @@ def _mildest(said: Severity | None, most: Severity) -> Severity:
 
 
 def fold(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """One finding for each fault, worst first: those that say the same of the same places become one.
+    """One finding for each fault, worst first: those that say the same of the same place become one.
 
-    What several nodes share is listed once, with all of them. Findings that remain and would have one fingerprint
-    (two lines of the same text) are numbered, so that each fingerprint names one finding.
+    What several nodes share is listed once, with all of them; so is what several jobs reach in a file they share.
+    Findings that remain and would have one fingerprint (two lines of the same text) are numbered, so that each
+    fingerprint names one finding.
     """
     kept: dict[tuple[object, ...], list[Finding]] = {}
     for finding in findings:
-        # The subject of a fault of a node is the node itself, which is what folding takes out.
-        about = "" if finding.subject in finding.nodes else finding.subject
-        key = (finding.id, finding.severity, finding.message, finding.locations, finding.remedy, about)
+        # The subject of a fault of a node is the node itself, and that of a fault in a file one of the launches that
+        # reach it: that is what folding takes out.
+        about = "" if finding.subject in finding.nodes or finding.locations else finding.subject
+        key = (finding.id, finding.severity, finding.message, finding.locations[:1], finding.remedy, about)
         kept.setdefault(key, []).append(finding)
     merged = sorted((_merged(same) for same in kept.values()), key=_order)
     met: Counter[str] = Counter()
@@ -149,8 +154,9 @@ def _merged(same: Sequence[Finding]) -> Finding:
         return first
     nodes = tuple(dict.fromkeys(node for finding in same for node in finding.nodes))
     evidence: tuple[Evidence, ...] = tuple(dict.fromkeys(item for finding in same for item in finding.evidence))
-    # Made anew from all nodes, not left as that of whichever node came first.
-    return replace(first, nodes=nodes, evidence=evidence, fingerprint="")
+    places = tuple(dict.fromkeys(place for finding in same for place in finding.locations))[:_MOST_PLACES]
+    # The fingerprint is made anew from all nodes, not left as that of whichever node came first.
+    return replace(first, nodes=nodes, evidence=evidence, locations=places, fingerprint="")
 
 
 def _order(finding: Finding) -> tuple[object, ...]:

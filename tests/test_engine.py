@@ -178,15 +178,31 @@ def test_a_fault_with_a_place_is_folded_over_nodes_too() -> None:
     assert [item.node for item in finding.evidence] == ["a", "b"]
 
 
-@pytest.mark.parametrize("difference", ["message", "place", "remedy", "subject"])
+@pytest.mark.parametrize("difference", ["message", "place", "remedy"])
 def test_different_faults_stay_apart(difference: str) -> None:
     changed = {
         "message": failed("x", "5 was seen", at=span(), remedy="Say 4."),
         "place": failed("x", "3 was seen", at=span(line=9), remedy="Say 4."),
         "remedy": failed("x", "3 was seen", at=span(), remedy="Say 8."),
-        "subject": failed("y", "3 was seen", at=span(), remedy="Say 4."),
     }
     assert len(findings(failed("x", "3 was seen", at=span(), remedy="Say 4."), changed[difference])) == 2
+
+
+def test_faults_without_a_place_are_told_apart_by_their_subjects() -> None:
+    verdicts = [failed(subject, "too small", at=seen("a", "64 MiB"), remedy="-") for subject in ("/dev/shm", "/tmp")]
+    assert len(findings(*verdicts)) == 2
+
+
+def test_a_fault_in_a_file_that_many_jobs_share_is_one_finding() -> None:
+    launches = [span(path=f"{name}.sh") for name in "abcdefghijkl"]
+    verdicts = [
+        failed(f"{place.path}:1", "no set_epoch", at=span(path="common.py"), also=[(place, "reaches it")], remedy="-")
+        for place in launches
+    ]
+    (finding,) = findings(*verdicts)
+    assert finding.locations[0].path == "common.py"
+    assert [location.path for location in finding.locations[1:3]] == ["a.sh", "b.sh"]
+    assert len(finding.locations) <= 8
 
 
 def test_two_lines_of_the_same_text_have_two_fingerprints() -> None:

@@ -24,13 +24,13 @@ _CONTEXTS = {
     "torch_distributed_zero_first",
 }
 _BARRIERS = {"barrier", "wait_for_everyone", "broadcast", "broadcast_object_list", "monitored_barrier"}
-#: Calls that take minutes to hours: downloads, unpacking, tokenizing, building indices and kernels.
+#: Calls that take minutes to hours: downloads, unpacking, tokenizing, building indices.
 _LONG = re.compile(
-    r"(?:snapshot_|hf_hub_|url|_)?download\w*|urlretrieve|load_dataset|map|extractall|preprocess\w*|pre_process\w*"
-    r"|tokeni[sz]e(?:_\w+)?|prepare_data\w*|process_data\w*|build_(?:index|vocab|dataset)\w*|compile(?:_\w+)?|convert_\w+",
+    r"(?:snapshot_|hf_hub_|url|_)?download\w*|urlretrieve|load_dataset|map|extractall|pre_?process(?:_data\w*|ing\w*)?"
+    r"|tokeni[sz]e(?:_\w+)?|prepare_data\w*|process_data\w*|build_(?:index|vocab|dataset)\w*|convert_\w+",
 )
-#: Of the names above, those that mean something quick when they are no method, or of these modules.
-_QUICK = {"map", "re.compile", "compile", "torch.compile", "ast.compile", "regex.compile"}
+#: Of the names above, those that mean something quick when they are no method.
+_QUICK = {"map"}
 
 
 def claims(module: Module) -> Iterator[Claim]:
