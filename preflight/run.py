@@ -6,6 +6,7 @@ the recording, so that a saved one cannot differ.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import signal
 import threading
@@ -104,7 +105,7 @@ def record(
     run = _Run(replace(base, executor=executor_name), options, rules, checks, progress or ignore)
     try:
         anyio.run(run.until_terminated, executor, nodes)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, asyncio.CancelledError):  # Python 3.10 lets the cancelling by Ctrl-C out as it is
         run.interrupt(130)
     return run.recording()
 
@@ -233,7 +234,9 @@ class _Run:
         awaited.discard(record.node.name)
         self._nodes = (*self._nodes, record)
         done = len(self._nodes)
-        note = f"{record.node.name}: {record.problem}" if record.problem else ""
+        # Most problems begin with the node's name themselves.
+        named = record.problem.startswith(f"{record.node.name}:") or not record.problem
+        note = record.problem if named else f"{record.node.name}: {record.problem}"
         left = self._options.open_deadline - self.now()
         self._progress(Step("open", done, done + len(awaited), tuple(sorted(awaited)), left, note))
 
