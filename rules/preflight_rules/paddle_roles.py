@@ -154,18 +154,18 @@ def _role_meant(role: str) -> str:
     "own-endpoint-of-wrong-role",
     severity=Severity.ERROR,
     profile="gate",
-    evidence=("PaddlePaddle/Paddle#9426", "PaddlePaddle/Paddle#16138"),
+    evidence=("PaddlePaddle/Paddle#9426", "PaddlePaddle/Paddle#16138", "PaddlePaddle/models#1896"),
 )
 def own_endpoint_of_wrong_role(job: Job) -> Iterator[Verdict]:
     """A server's own endpoint is not in the list of servers, or a trainer's is.
 
     What it checks:
-        POD_IP:PADDLE_PORT (or PADDLE_CURRENT_ENDPOINT) of a server stands in PADDLE_PSERVERS_IP_PORT_LIST as it is
-        written, and that of a trainer does not.
+        POD_IP:PADDLE_PORT (or PADDLE_CURRENT_ENDPOINT) of a server stands in the list of servers as it is written.
+        PADDLE_CURRENT_ENDPOINT of a trainer does not, else a warning is given.
 
     Why it matters:
         A server finds its index by looking itself up in the list and stops when it is not there; a trainer at a
-        server's endpoint takes the server's port, or is waited for as a server.
+        server's endpoint takes the server's port, or is waited for as a server, in scripts that read it.
 
     Example:
         `POD_IP=10.0.0.3 PADDLE_PORT=6170` with a list that holds 10.0.0.1:6170 and 10.0.0.2:6170.
@@ -177,7 +177,7 @@ def own_endpoint_of_wrong_role(job: Job) -> Iterator[Verdict]:
         A host that stands by name in one place and by address in the other is reported: Paddle compares texts.
 
     Evidence:
-        PaddlePaddle/Paddle#9426, PaddlePaddle/Paddle#16138.
+        PaddlePaddle/Paddle#9426, PaddlePaddle/Paddle#16138, PaddlePaddle/models#1896.
     """
     met = False
     for launch in job.launches:
@@ -208,6 +208,7 @@ def own_endpoint_of_wrong_role(job: Job) -> Iterator[Verdict]:
             remedy="Write the server's endpoint the same way in both places."
             if is_server
             else "Give the trainer a port of its own, or the role PSERVER.",
+            severity=Severity.ERROR if is_server else Severity.WARNING,
         )
     if not met:
         yield not_applicable(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from preflight.job import Claim, Job, Launch, Unresolved
@@ -21,6 +22,8 @@ from preflight_rules.reading import (
 )
 
 _HIGHEST = 65535
+#: What stands for a port in a script that is to be filled in before use: `<port>`, `master_port`, `YOUR_PORT`, `xxxx`.
+_PLACEHOLDER = re.compile(r"<.*>|\[.*\]|\{.*\}|\w+_port|port_\w+|[xX]{2,}", re.IGNORECASE)
 #: Ports below this can only be bound by root (net.ipv4.ip_unprivileged_port_start, Linux's default).
 _FIRST_UNPRIVILEGED = 1024
 
@@ -40,7 +43,7 @@ def port_invalid(job: Job) -> Iterator[Verdict]:
 
     What it checks:
         The master port, of the launcher, of MASTER_PORT or of the script, is a whole number from 1 to 65535. Below
-        1024 only root can listen, which is a warning.
+        1024 only root can listen, which is a warning; so is a word that stands for a port to be filled in.
 
     Why it matters:
         torchrun stops with "must be an integer between 0 and 65536"; ranks that read MASTER_PORT themselves stop one
@@ -71,11 +74,14 @@ def _port(job: Job, subject: str, launch: Launch | None, claim: Claim) -> Verdic
     remedy = "Take a port from 1024 to 32767."
     if isinstance(claim.value, Unresolved) and claim.value.why.startswith("invalid literal for int()"):
         written = claim.value.why.rpartition(": ")[2]
+        blank = _PLACEHOLDER.fullmatch(written.strip("'\"")) is not None
         return failed(
             subject,
-            f"{quoted(claim)} gives {written} where a port number is expected.",
+            f"{quoted(claim)} gives {written} where a port number is expected"
+            + (": it seems to be left for the reader to fill in." if blank else "."),
             at=claim,
             remedy=remedy,
+            severity=Severity.WARNING if blank else None,
         )
     open_end = why_unresolved((claim,), launch)
     if open_end is not None:
@@ -125,7 +131,7 @@ def port_shared_by_concurrent_launches(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Launches one after the other may share a port, so nothing is said without disjoint GPUs. Different files
-        are not compared.
+        are not compared. Port 0 means "any free one" and is shared by nobody.
 
     Evidence:
         thu-coai/CDial-GPT#103, meta-llama/llama-cookbook#186, NVIDIA/Megatron-LM#343.
@@ -136,13 +142,16 @@ def port_shared_by_concurrent_launches(job: Job) -> Iterator[Verdict]:
         for second, other_port, other_devices in users[:index]:
             if first.span.path != second.span.path or not devices or not other_devices:
                 continue
+            if first.span == second.span:
+                # One line that a loop or several calls run: what stands around it decides, and is not followed.
+                continue
             if devices & other_devices or port is None or other_port is None:
                 continue
             met = True
             open_end = why_unresolved((port, other_port), first)
             if open_end is not None:
                 yield unknown(first.id, f"{quoted(open_end[0])} depends on {open_end[1]}", at=open_end[0])
-            elif numbers(port.value) and numbers(port.value) == numbers(other_port.value):
+            elif any(numbers(port.value)) and numbers(port.value) == numbers(other_port.value):
                 yield failed(
                     first.id,
                     f"{quoted(port)} is the port of the launch on line {second.span.line} too, and the two hold"

@@ -23,11 +23,11 @@ from preflight_rules.reading import (
 
 #: Programs that start the ranks of their node themselves, as modules behind `python -m`.
 _LAUNCHER_MODULES = (
-    "accelerate",
-    "deepspeed",
+    "accelerate/commands",
+    "deepspeed/launcher",
     "torch/distributed",
-    "horovod",
-    "ray",
+    "horovod/runner",
+    "ray/scripts",
     "paddle/distributed",
     "bash",
 )
@@ -165,7 +165,7 @@ def one_task_for_several_gpus(job: Job) -> Iterator[Verdict]:
     """
     met = False
     for launch in job.launches:
-        if launch.launcher != "srun" or launch.program.startswith(_LAUNCHER_MODULES):
+        if launch.launcher != "srun" or _is_launcher(launch.program):
             continue
         tasks = job.setting("tasks_per_node", launch.scope)
         gpus, nodes = job.setting("gpus_per_node", launch.scope), job.setting("nodes", launch.scope)
@@ -254,6 +254,12 @@ def multi_node_launcher_on_first_node_only(job: Job) -> Iterator[Verdict]:
             yield passed(launch.id)
     if not met:
         yield not_applicable(job.name, "no launcher of a batch script says over how many nodes it runs")
+
+
+def _is_launcher(program: str) -> bool:
+    """Whether a program is one of those modules; a relative one is given from the directory it is started in."""
+    framed = f"/{program.removesuffix('.py')}/"
+    return any(f"/{module}/" in framed for module in _LAUNCHER_MODULES)
 
 
 def _granted(job: Job) -> tuple[Claim, ...]:

@@ -84,31 +84,43 @@ def _state_torch(stating: Stating, environment: Mapping[str, Variable]) -> None:
     say("NODE_RANK", "node_rank", as_int)
 
 
+#: The list of servers, as Paddle's role maker reads it and as the scripts of its 1.x models read it themselves.
+_SERVER_LISTS = ("PADDLE_PSERVERS_IP_PORT_LIST", "PADDLE_PSERVER_ENDPOINTS")
+
+
+def _first_set(names: tuple[str, ...], environment: Mapping[str, Variable]) -> str:
+    """The first of the names that is set; the first of all when none is."""
+    return next((name for name in names if name in environment), names[0])
+
+
 def _is_parameter_server(environment: Mapping[str, Variable]) -> bool:
-    return "TRAINING_ROLE" in environment or "PADDLE_PSERVERS_IP_PORT_LIST" in environment
+    return any(name in environment for name in ("TRAINING_ROLE", *_SERVER_LISTS))
 
 
 def _state_parameter_server(stating: Stating, environment: Mapping[str, Variable]) -> None:
     say = _Variables(stating, environment)
-    place = "TRAINING_ROLE" if "TRAINING_ROLE" in environment else "PADDLE_PSERVERS_IP_PORT_LIST"
-    say(place, "ps_mode", lambda _: Known(True))
-    say("TRAINING_ROLE", "ps_role", as_text)
-    say("PADDLE_PSERVERS_IP_PORT_LIST", "ps_server_endpoints", as_strings)
-    say("PADDLE_PSERVERS_IP_PORT_LIST", "ps_servers", lambda value: count_of(as_strings(value)))
+    role_name = _first_set(("TRAINING_ROLE", "PADDLE_TRAINING_ROLE"), environment)
+    servers_name = _first_set(_SERVER_LISTS, environment)
+    say(role_name if role_name in environment else servers_name, "ps_mode", lambda _: Known(True))
+    say(role_name, "ps_role", as_text)
+    say(servers_name, "ps_server_endpoints", as_strings)
+    say(servers_name, "ps_servers", lambda value: count_of(as_strings(value)))
     say("PADDLE_TRAINER_ENDPOINTS", "ps_worker_endpoints", as_strings)
     say("PADDLE_TRAINERS_NUM", "ps_workers", as_int)
     say("PADDLE_MASTER", "rendezvous_endpoint", as_text)
     say("PADDLE_CURRENT_ENDPOINT", "ps_current_endpoint", as_text)
+    role = environment.get(role_name)
     address, port = environment.get("POD_IP"), environment.get("PADDLE_PORT")
+    # Paddle's role maker reads the two for servers only; a trainer inherits them where one script starts both.
+    is_trainer = role is not None and texts(role.value) == ("TRAINER",)
     own: Value | None = None
     if address is not None and port is not None:
         own = lift(lambda host, number: f"{host}:{number}", address.value, port.value)
-        if "PADDLE_CURRENT_ENDPOINT" not in environment:
+        if "PADDLE_CURRENT_ENDPOINT" not in environment and not is_trainer:
             say("POD_IP", "ps_current_endpoint", lambda _: own or address.value)
-    role = environment.get("TRAINING_ROLE")
     if role is not None and texts(role.value) in (("PSERVER",),):
         # A server finds its index by looking its own endpoint up in the list.
-        servers = environment.get("PADDLE_PSERVERS_IP_PORT_LIST")
+        servers = environment.get(servers_name)
         if own is not None and servers is not None:
             index = lift(_index_of, own, as_strings(servers.value))
             if not isinstance(index, Unresolved):
