@@ -55,10 +55,11 @@ def node_unreachable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         address = record.node.address or record.node.name
         command = f"ssh -o BatchMode=yes -- {address} true"
         remedy = _REMEDIES.get(record.problem_kind, _OTHERWISE)
+        problem = record.problem.removeprefix(f"{record.node.name}: ")
         yield failed(
             record.node.name,
-            f"{_who(record)} cannot be reached: {record.problem}",
-            at=Evidence("agent", record.problem, "an answer", command, record.node.name),
+            f"{_who(record)} cannot be reached: {problem}",
+            at=Evidence("agent", problem, "an answer", command, record.node.name),
             also=hosts,
             nodes=(record.node.name,),
             remedy=remedy.format(node=record.node.name, command=command),

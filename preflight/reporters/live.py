@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,12 +19,15 @@ _TITLES = {
 }
 #: A terminal is not redrawn more often than this.
 _REDRAW_S = 0.1
+#: A log hears of the smoke run's progress at most this often.
+_LOGGED_S = 5.0
 
 
 @contextmanager
 def live_progress(stream: TextIO) -> Iterator[Progress]:
     """A watcher that writes to `stream` until the block ends; notes stay, the moving line does not."""
-    watcher = _Line(stream) if stream.isatty() else _Log(stream)
+    # A dumb terminal cannot redraw a line; it would show nothing until the end.
+    watcher = _Line(stream) if stream.isatty() and os.environ.get("TERM") != "dumb" else _Log(stream)
     try:
         yield watcher
     finally:
@@ -31,17 +35,25 @@ def live_progress(stream: TextIO) -> Iterator[Progress]:
 
 
 class _Log:
-    """For a file or a pipe: one line when a stage begins and one when it is done."""
+    """For a file or a pipe: one line when a stage begins, every note, and now and then how far the ranks are."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._stage = ""
+        self._phases: dict[str, str] = {}
+        self._logged = 0.0
 
     def __call__(self, step: Step) -> None:
         if step.stage != self._stage:
             self._stage = step.stage
             self._write(_TITLES.get(step.stage, step.stage))
-        if step.note and step.stage != "smoke":
+            self._logged = time.monotonic()
+        if step.stage == "smoke":
+            _note_phase(self._phases, step.note)
+            if self._phases and time.monotonic() - self._logged >= _LOGGED_S:
+                self._logged = time.monotonic()
+                self._write(f"  {_by_phase(self._phases)}")
+        elif step.note:
             self._write(f"  {clean(step.note)}")
 
     def close(self) -> None:
@@ -75,9 +87,8 @@ class _Line:
 
         now = time.monotonic()
         self._began.setdefault(step.stage, now)
-        if step.note and step.stage == "smoke":
-            node, _, phase = step.note.partition(": ")
-            self._phases[node] = phase
+        if step.stage == "smoke":
+            _note_phase(self._phases, step.note)
         elif step.note:
             self._console.print(Text(f"  {clean(step.note)}", style="yellow"))
         if now - self._drawn >= _REDRAW_S or step.done == step.total:
@@ -96,13 +107,22 @@ class _Line:
         if step.deadline_s is not None and step.deadline_s > 0:
             said += f" of at most {elapsed_s + step.deadline_s:.0f}"
         if step.stage == "smoke" and self._phases:
-            said += f" · {self._by_phase()}"
+            said += f" · {_by_phase(self._phases)}"
         elif step.waiting_for:
             said += f" · waiting for {fold_nodes(step.waiting_for[:16])}"
         return said
 
-    def _by_phase(self) -> str:
-        phases: dict[str, list[str]] = {}
-        for node, phase in self._phases.items():
-            phases.setdefault(phase, []).append(node)
-        return ", ".join(f"{fold_nodes(tuple(nodes))} {clean(phase)}" for phase, nodes in phases.items())
+
+def _note_phase(phases: dict[str, str], note: str) -> None:
+    """Remember the phase that `node: phase` tells of; any other note is none."""
+    node, colon, phase = note.partition(": ")
+    if colon:
+        phases[node] = phase
+
+
+def _by_phase(phases: dict[str, str]) -> str:
+    """`node[1-3] exact, node4 group`: who is where."""
+    nodes_in: dict[str, list[str]] = {}
+    for node, phase in phases.items():
+        nodes_in.setdefault(phase, []).append(node)
+    return ", ".join(f"{fold_nodes(tuple(nodes))} {clean(phase)}" for phase, nodes in nodes_in.items())

@@ -211,8 +211,8 @@ class _Page:
             names = [file.path for file in job.files]
             if job.probable and any(place.path in names for f in self._report.findings for place in f.locations):
                 self._note(
-                    f"that {job.name} are one job is a guess, so what it finds are warnings; to have it judged as "
-                    "one job name the files together"
+                    f"{job.name} were taken for one job by guess, so what is wrong in it counts as a warning; "
+                    "name the files together to have them judged as one job"
                 )
 
     def _verdict(self) -> None:

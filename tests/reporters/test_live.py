@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 
+import pytest
+
 from preflight.progress import Step
+from preflight.reporters import live
 from preflight.reporters.live import live_progress
 
 STEPS = (
@@ -56,3 +59,25 @@ def test_a_terminal_shows_notes_and_keeps_no_other_line() -> None:
 
 def test_a_reader_that_goes_away_does_not_end_the_run() -> None:
     assert watch(Gone()) == ""
+
+
+def test_a_dumb_terminal_gets_the_calm_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    assert watch(Terminal()).startswith("preflight: reaching the nodes\n")
+
+
+def test_a_log_hears_how_far_the_ranks_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "_LOGGED_S", 0.0)
+    assert watch(io.StringIO()).splitlines()[-2:] == [
+        "preflight:   a first step",
+        "preflight:   a first step, b init\\x1b[2J",
+    ]
+
+
+def test_the_end_of_the_smoke_run_is_no_phase_of_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "_LOGGED_S", 0.0)
+    stream = io.StringIO()
+    with live_progress(stream) as progress:
+        progress(Step("smoke", 0, 1, note="a: done"))
+        progress(Step("smoke", 1, 1, note="smoke run.sh"))
+    assert "run.sh" not in stream.getvalue()

@@ -271,8 +271,8 @@ def test_files_that_launch_nothing_are_no_silent_go() -> None:
 
 def test_a_job_put_together_by_guess_says_so_beside_its_findings() -> None:
     guessed = job(probable=True)
-    assert "is a guess" in shown(saying(failed("x", "wrong", at=span(), remedy="-"), subject=guessed))
-    assert "is a guess" not in shown(saying(passed("x"), subject=guessed))
+    assert "taken for one job by guess" in shown(saying(failed("x", "wrong", at=span(), remedy="-"), subject=guessed))
+    assert "by guess" not in shown(saying(passed("x"), subject=guessed))
 
 
 def test_evidence_that_the_message_quotes_is_not_repeated() -> None:
