@@ -39,6 +39,9 @@ _IDLE = frozenset(
     ("script", "argument_default", "local_rank_argument", "loop_over_epochs", "training_framework")
 )
 _BATCH = re.compile(r"^#SBATCH\s", re.MULTILINE)
+#: Unit tests start pieces of jobs of their own; in a folder nobody means them, by name they can still be given.
+_TEST_NAME = re.compile(r"(?:^|/)(?:test_[^/]*|[^/]*_test|conftest)\.py$")
+_TEST_WORDS = re.compile(r"^[ \t]*(?:async )?def test_|^(?:import|from) (?:pytest|unittest)\b", re.MULTILINE)
 _SUBMITS = re.compile(r"\bsbatch\b")
 
 
@@ -46,7 +49,7 @@ def assemble(root: Path, paths: Sequence[str | Path], *, sources: Sequence[Sourc
     """The jobs that `paths` (files or directories inside `root`) describe, by name.
 
     Files named together form one job, except that each of several batch scripts is a submission of its own. In a
-    directory every recognised file that no other refers to starts a job; sibling scripts for the nodes of one job
+    directory every recognised file that no other refers to starts a job, unit tests excepted; sibling scripts for the nodes of one job
     (node0.sh, node1.sh) form one that is marked probable. What cannot be read becomes a note, never an exception.
     """
     assembly = _Assembly(DirectoryTree(root), tuple(sources))
@@ -90,7 +93,7 @@ def _named_jobs(assembly: _Assembly, named: Sequence[str]) -> list[Job]:
 
 
 def _directory_jobs(assembly: _Assembly, walked: Walked) -> list[Job]:
-    candidates = [path for path in walked.files if assembly.recognised(path)]
+    candidates = [path for path in walked.files if assembly.recognised(path) and not assembly.is_unit_test(path)]
     referred: set[str] = set()
     built: dict[str, list[Job]] = {}
     # Shell scripts first: what they reach is no job of its own.
@@ -168,6 +171,13 @@ class _Assembly:
         """Whether this file has an `#SBATCH` header."""
         file = self.tree.read(path)
         return isinstance(file, SourceFile) and bool(_BATCH.search(file.text[:8192])) and self.rank(path) == 0
+
+    def is_unit_test(self, path: str) -> bool:
+        """Whether this is a Python file of tests, by its name and by what it holds."""
+        if not _TEST_NAME.search(path):
+            return False
+        file = self.tree.read(path)
+        return isinstance(file, SourceFile) and _TEST_WORDS.search(file.text) is not None
 
     def source_of(self, file: SourceFile, role: str) -> Source | None:
         """Who reads `file`: whoever recognises it, else whoever reads files of that role."""

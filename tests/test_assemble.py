@@ -107,6 +107,13 @@ def test_entry_scripts_of_a_folder_are_jobs_of_their_own(tmp_path: Path) -> None
 NODE = "torchrun --nnodes=2 --node_rank={} --master_addr=n1 --master_port={} train.py\n"
 
 
+def test_unit_tests_of_a_folder_start_no_job(tmp_path: Path) -> None:
+    tests = f"import unittest\n{TRAIN}\n\ndef test_it():\n    pass\n"
+    files = {"train.py": TRAIN, "tests/test_train.py": tests, "test_speed.py": TRAIN}
+    assert [job.name for job in build(tmp_path, files)] == ["test_speed.py", "train.py"]
+    assert [job.name for job in build(tmp_path, files, "tests/test_train.py")] == ["tests/test_train.py"]
+
+
 def test_scripts_for_each_node_form_a_probable_job(tmp_path: Path) -> None:
     (job,) = build(tmp_path, {"node0.sh": NODE.format(0, 1), "node1.sh": NODE.format(1, 2)})
     assert job.probable

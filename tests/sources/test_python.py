@@ -448,6 +448,23 @@ def test_of_a_module_only_a_few_claims_are_taken() -> None:
 # Other libraries.
 
 
+def test_several_deepspeed_dicts_are_none_in_force() -> None:
+    reading = _read(
+        """
+        import deepspeed
+        def small():
+            config = {"train_batch_size": 1, "fp16": {"enabled": True}}
+            deepspeed.initialize(model=m, config=config)
+        def large():
+            config = {"train_micro_batch_size_per_gpu": 7, "gradient_accumulation_steps": 6}
+            deepspeed.initialize(model=m, config=config)
+        """
+    )
+    found = {claim.quantity: claim.value for claim in reading.claims if claim.source == "deepspeed"}
+    assert {"train_batch_size", "micro_batch_size_per_gpu", "gradient_accumulation_steps"} <= set(found)
+    assert all(isinstance(value, Unresolved) for value in found.values())
+
+
 def test_deepspeed_references_and_dicts() -> None:
     reading = _read(
         """\

@@ -36,20 +36,20 @@ _TRAINERS: dict[str, tuple[str, ...]] = {
 
 def claims(module: Module) -> Iterator[Claim | Reference]:
     """All claims and references that go through another library's objects."""
+    tables: dict[int, ast.Dict] = {}
     for call in module.calls:
         name = module.called(call)
         short = last(name)
-        if name == "deepspeed.initialize":
-            for key in ("config", "config_params"):
-                yield from _deepspeed(module, argument(call, key))
-        elif short == "HfDeepSpeedConfig":
-            yield from _deepspeed(module, argument(call, "config_file_or_dict", 0))
-        elif short == "DeepSpeedPlugin":
-            yield from _deepspeed(module, argument(call, "hf_ds_config", 0))
+        for given in _configurations(call, name):
+            expression = module.definition(value_of(given))
+            if isinstance(expression, ast.Dict):
+                tables[id(expression)] = expression
+            else:
+                yield from _files(module, given, expression)
+        if short == "DeepSpeedPlugin":
             yield from _keywords(module, call, {"zero_stage": "zero_stage"}, source="deepspeed")
         elif short.endswith("TrainingArguments"):
             yield from _keywords(module, call, _TRAINING_ARGUMENTS)
-            yield from _deepspeed(module, argument(call, "deepspeed"))
         elif short == "Accelerator":
             accumulation = {"gradient_accumulation_steps": "gradient_accumulation_steps"}
             yield from _keywords(module, call, accumulation)
@@ -58,6 +58,23 @@ def claims(module: Module) -> Iterator[Claim | Reference]:
             accumulation = {"accumulate_grad_batches": "gradient_accumulation_steps"}
             yield from _keywords(module, call, accumulation, source="lightning")
         yield from _trainer(module, call, name)
+    for table in tables.values():
+        yield from _table(module, table, (), only=len(tables) == 1)
+
+
+def _configurations(call: ast.Call, name: str) -> Iterator[ast.keyword | ast.expr]:
+    """The arguments of a call that are a DeepSpeed configuration: its path, or a dict."""
+    short = last(name)
+    found: list[ast.keyword | ast.expr | None] = []
+    if name == "deepspeed.initialize":
+        found = [argument(call, "config"), argument(call, "config_params")]
+    elif short == "HfDeepSpeedConfig":
+        found = [argument(call, "config_file_or_dict", 0)]
+    elif short == "DeepSpeedPlugin":
+        found = [argument(call, "hf_ds_config", 0)]
+    elif short.endswith("TrainingArguments"):
+        found = [argument(call, "deepspeed")]
+    yield from (given for given in found if given is not None)
 
 
 def _keywords(
@@ -96,14 +113,8 @@ def _trainer(module: Module, call: ast.Call, name: str) -> Iterator[Claim]:
         yield module.claim("training_framework", root, call.func, spelling=module.text(call))
 
 
-def _deepspeed(module: Module, given: ast.keyword | ast.expr | None) -> Iterator[Claim | Reference]:
-    """A configuration given as a path (a reference) or as a dict (claims, as from the file)."""
-    if given is None:
-        return
-    expression = module.definition(value_of(given))
-    if isinstance(expression, ast.Dict):
-        yield from _table(module, expression, ())
-        return
+def _files(module: Module, given: ast.keyword | ast.expr, expression: ast.expr) -> Iterator[Reference]:
+    """The configuration files that an argument names."""
     for path in alternatives(module.fold(expression)):
         if isinstance(path, str) and path and not path.lstrip().startswith("{"):
             target = module.files.resolve(path, relative_to=module.file.path)
@@ -111,7 +122,8 @@ def _deepspeed(module: Module, given: ast.keyword | ast.expr | None) -> Iterator
                 yield Reference(target, "config", module.span(value_of(given)), module.scope)
 
 
-def _table(module: Module, table: ast.Dict, above: tuple[str, ...]) -> Iterator[Claim]:
+def _table(module: Module, table: ast.Dict, above: tuple[str, ...], *, only: bool) -> Iterator[Claim]:
+    """A configuration that is a dict, as from a file; with several in one script none is known to be in force."""
     for key, value in zip(table.keys, table.values, strict=True):
         if not isinstance(key, ast.Constant) or not isinstance(key.value, str):
             continue
@@ -120,9 +132,9 @@ def _table(module: Module, table: ast.Dict, above: tuple[str, ...]) -> Iterator[
             start, _ = module.positions.bounds(key)
             _, end = module.positions.bounds(value)
             spelling = " ".join(module.file.text[start:end].split())[:120]
-            found: Value = module.fold(value)
+            found: Value = module.fold(value) if only else Unresolved("one of several configurations of this script")
             if alternatives(found) == ("auto",):
                 found = AUTO
             yield module.claim(QUANTITY_OF[path], found, value, spelling=spelling, source="deepspeed")
         elif isinstance(value, ast.Dict) and not above:
-            yield from _table(module, value, path)
+            yield from _table(module, value, path, only=only)
