@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from preflight.job import Claim, Known, Reference, Value, as_int, lift
 from preflight.sources.base import LaunchLine, Tree, Word
 from preflight.sources.launchers.options import scan, table, text_of
+from preflight.sources.launchers.paths import paths_of, relative
+from preflight.sources.launchers.stating import Stating, as_text
 
 _CONFIG = "config"
 _OPTIONS = table(
@@ -56,8 +58,6 @@ def argument_claims(
     line: LaunchLine, words: Sequence[Word], tree: Tree
 ) -> tuple[tuple[Claim, ...], tuple[Reference, ...]]:
     """The claims of a program's arguments in the launch's scope, and the configuration files they name."""
-    from preflight.sources.launchers.stating import Stating, as_text, paths_of, relative
-
     stating = Stating("arguments", line.scope, line.command.condition)
     references: list[Reference] = []
     scanned = scan(words, _OPTIONS)
@@ -81,8 +81,6 @@ def argument_claims(
 
 def _hugging_face(line: LaunchLine, words: Sequence[Word], tree: Tree) -> list[Reference]:
     """`--deepspeed ds_config.json` and `--deepspeed=ds_config.json`."""
-    from preflight.sources.launchers.stating import relative
-
     found = []
     for index, word in enumerate(words):
         text = text_of(word) or ""

@@ -22,7 +22,9 @@ from preflight.job import (
 )
 from preflight.sources.base import LaunchLine, Reading, Tree
 from preflight.sources.launchers.options import Given, Scanned, scan, table, texts
-from preflight.sources.launchers.stating import Stating, as_text, paths_of, relative, started
+from preflight.sources.launchers.paths import paths_of, relative
+from preflight.sources.launchers.starting import started
+from preflight.sources.launchers.stating import Stating, as_text
 
 _DEFAULT_PORT = 29500
 _OPTIONS = table(
@@ -138,9 +140,7 @@ def _included_slots(value: Value) -> Value:
     found = []
     for item in alternatives(value):
         counts = {
-            len(set(part.partition(":")[2].split(","))) if ":" in part else 0
-            for part in str(item).split("@")
-            if part
+            len(set(part.partition(":")[2].split(","))) if ":" in part else 0 for part in str(item).split("@") if part
         }
         if len(counts) != 1 or 0 in counts:
             return Unresolved("a different number of slots on each host")

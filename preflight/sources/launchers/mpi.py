@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from preflight.job import Plain, Reference, Strength, Value, as_int, lift
 from preflight.sources.base import LaunchLine, Tree
 from preflight.sources.launchers.options import Option, Scanned, Table, table, texts
-from preflight.sources.launchers.stating import Stating, paths_of, relative
+from preflight.sources.launchers.paths import paths_of, relative
+from preflight.sources.launchers.stating import Stating
 
 #: Options that take two words.
 _TWO = ("-mca", "--mca", "-gmca", "--gmca", "-genv", "-env", "--prtemca", "--pmixmca")
@@ -36,9 +37,7 @@ _MPI = table(
     abbreviations=False,
     single_dash=True,
 )
-MPI = Table(
-    {**_MPI.options, **{name: Option("two", 2) for name in _TWO}}, abbreviations=False, single_dash=True
-)
+MPI = Table({**_MPI.options, **{name: Option("two", 2) for name in _TWO}}, abbreviations=False, single_dash=True)
 HOROVOD = table(
     {
         "np": "-np --num-proc",
@@ -67,9 +66,7 @@ def state(stating: Stating, scanned: Scanned, line: LaunchLine, tree: Tree) -> I
     """State tasks, hosts and slots; yields the hostfile's reference."""
     # Who starts the tasks decides, whatever the allocation would hold.
     stating.given("tasks", scanned.last("np"), as_int, strength=Strength.SCHEDULER)
-    stating.given(
-        "tasks_per_node", scanned.last("per_node"), lambda value: as_int(lift(_first_number, value))
-    )
+    stating.given("tasks_per_node", scanned.last("per_node"), lambda value: as_int(lift(_first_number, value)))
     hosts = scanned.last("host")
     if hosts is not None:
         stating.given("hosts", hosts, lambda value: lift(_names, value), strength=Strength.SCHEDULER)

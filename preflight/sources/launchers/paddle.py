@@ -10,6 +10,7 @@ from __future__ import annotations
 from preflight.job import Known, Plain, Relation, Strength, Unresolved, Value, alternatives, as_int, lift
 from preflight.sources.base import LaunchLine, Reading, Tree
 from preflight.sources.launchers.options import Scanned, scan, table, texts
+from preflight.sources.launchers.starting import started
 from preflight.sources.launchers.stating import (
     Said,
     Stating,
@@ -20,7 +21,6 @@ from preflight.sources.launchers.stating import (
     node_range,
     said,
     said_by,
-    started,
 )
 
 _OPTIONS = table(
@@ -164,9 +164,7 @@ def _state_collective(stating: Stating, settings: dict[str, Said], line: LaunchL
             stating.given("min_nodes", nnodes, lambda _: smallest)
     elif not hidden:
         spelling = f"{word.spelling} (without --nnodes)"
-        stating.say(
-            "nodes", Known(1), word.span, spelling, strength=Strength.DEFAULT, relation=Relation.REQUIRES
-        )
+        stating.say("nodes", Known(1), word.span, spelling, strength=Strength.DEFAULT, relation=Relation.REQUIRES)
     if "nproc_per_node" in settings:
         stating.given("processes_per_node", settings["nproc_per_node"], as_int)
     elif "devices" in settings:
@@ -217,9 +215,7 @@ def _state_servers(stating: Stating, settings: dict[str, Said], line: LaunchLine
         stating.given("hosts", listed_by, lambda _: Known(hosts))
         stating.given("nodes", listed_by, lambda _: Known(len(hosts)), relation=Relation.REQUIRES)
     elif "nnodes" in settings:
-        stating.given(
-            "nodes", settings["nnodes"], lambda value: node_range(value)[1], relation=Relation.REQUIRES
-        )
+        stating.given("nodes", settings["nnodes"], lambda value: node_range(value)[1], relation=Relation.REQUIRES)
     stating.given("node_rank", _unless_negative(settings.get("rank")), as_int)
     _state_master(stating, settings)
 

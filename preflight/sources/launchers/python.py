@@ -13,15 +13,8 @@ from preflight.job import Known, Plain, Relation, Unresolved, Value, as_int, lif
 from preflight.sources.base import LaunchLine, Reading, Tree, Variable
 from preflight.sources.launchers.options import texts
 from preflight.sources.launchers.programs import python_program
-from preflight.sources.launchers.stating import (
-    Stating,
-    as_strings,
-    as_text,
-    count_of,
-    endpoint,
-    said_by,
-    started,
-)
+from preflight.sources.launchers.starting import started
+from preflight.sources.launchers.stating import Stating, as_strings, as_text, count_of, endpoint, said_by
 
 _RANKED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK")
 _PADDLE_RANKED = ("TRAINING_ROLE", "PADDLE_TRAINER_ID")
@@ -56,9 +49,7 @@ class PythonReader:
         found = python_program(line.words)
         if found is None:
             return Reading()
-        launcher = next(
-            (w for w in reversed(line.wrappers) if w in ("srun", "mpirun", "horovodrun")), self.name
-        )
+        launcher = next((w for w in reversed(line.wrappers) if w in ("srun", "mpirun", "horovodrun")), self.name)
         program = started(line, launcher, found.words, tree, module=found.module)
         stating = Stating("environment", line.scope, line.command.condition)
         environment = line.command.environment

@@ -11,16 +11,8 @@ from __future__ import annotations
 from preflight.job import Known, Relation, Strength, Unresolved, Value, as_int, lift
 from preflight.sources.base import LaunchLine, Reading, Tree, Variable
 from preflight.sources.launchers.options import scan, table, texts
-from preflight.sources.launchers.stating import (
-    Said,
-    Stating,
-    as_text,
-    endpoint,
-    node_range,
-    said,
-    said_by,
-    started,
-)
+from preflight.sources.launchers.starting import started
+from preflight.sources.launchers.stating import Said, Stating, as_text, endpoint, node_range, said, said_by
 
 _LEGACY = "torch.distributed.launch"
 _OPTIONS = table(
@@ -84,9 +76,7 @@ class TorchrunReader:
         if scanned.last("help") is not None:
             return Reading()
         launcher = line.words[0].spelling.strip("\"'")
-        legacy = (
-            launcher.endswith((_LEGACY, "torch/distributed/launch.py")) and scanned.last("use_env") is None
-        )
+        legacy = launcher.endswith((_LEGACY, "torch/distributed/launch.py")) and scanned.last("use_env") is None
         stating = Stating("torchrun", line.scope, line.command.condition)
         program = started(
             line,
@@ -130,9 +120,7 @@ class _Settings:
         variable = self._variable("standalone")
         return variable is not None and texts(variable.value) not in ((), ("0",), ("",))
 
-    def default(
-        self, stating: Stating, quantity: str, value: Value, option: str, *, relation: Relation
-    ) -> None:
+    def default(self, stating: Stating, quantity: str, value: Value, option: str, *, relation: Relation) -> None:
         """State a default; the launcher's own word is its place."""
         if self.hidden:
             return
@@ -184,9 +172,7 @@ def _state_rendezvous(stating: Stating, settings: _Settings) -> None:
     stating.given("rendezvous_backend", backend, as_text)
     stating.given("rendezvous_id", settings.get("rdzv_id"), as_text)
     if backend is None:
-        settings.default(
-            stating, "rendezvous_backend", Known("static"), "--rdzv-backend", relation=Relation.SETS
-        )
+        settings.default(stating, "rendezvous_backend", Known("static"), "--rdzv-backend", relation=Relation.SETS)
     kinds = texts(backend.value) if backend is not None else ("static",)
     given = settings.get("rdzv_endpoint")
     if given is not None and texts(given.value) != ("",):
@@ -194,9 +180,7 @@ def _state_rendezvous(stating: Stating, settings: _Settings) -> None:
     elif kinds == ("static",):
         _state_master(stating, settings)
     elif kinds == ("c10d",):
-        settings.default(
-            stating, "master_addr", Known("localhost"), "--rdzv-endpoint", relation=Relation.SETS
-        )
+        settings.default(stating, "master_addr", Known("localhost"), "--rdzv-endpoint", relation=Relation.SETS)
         settings.default(stating, "master_port", Known(_C10D_PORT), "--rdzv-endpoint", relation=Relation.SETS)
 
 
