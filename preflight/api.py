@@ -120,6 +120,11 @@ def jobs_in(paths: Sequence[str | Path], *, root: str | Path | None = None) -> t
     top = Path(root) if root is not None else _common_root(chosen)
     if not top.is_dir():
         raise UsageError(f"the root {top} is not a directory")
+    held = top.resolve()
+    for path in chosen:
+        place = path.absolute().parent.resolve() / path.name if path.name not in ("", "..") else path.resolve()
+        if place != held and held not in place.parents:
+            raise UsageError(f"{path} lies outside --root {top}; name a root that holds it")
     return assemble(top, chosen, sources=catalog.sources())
 
 

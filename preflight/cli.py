@@ -79,8 +79,15 @@ def _judging(function: F) -> F:
                 show_default=True,
                 help="gate: only what stops a job; pedantic: everything.",
             ),
-            click.option("--select", multiple=True, metavar="ID", help="Only these rules and checks, or areas (NET)."),
-            click.option("--ignore", multiple=True, metavar="ID", help="Leave these rules and checks out."),
+            click.option(
+                "--select",
+                multiple=True,
+                metavar="ID",
+                help="Only these rules and checks, or areas: RDV001,SLU. Repeatable.",
+            ),
+            click.option(
+                "--ignore", multiple=True, metavar="ID", help="Leave these rules, checks or areas out. Repeatable."
+            ),
             click.option(
                 "--fail-on",
                 type=click.Choice(["error", "warning", "info"]),
@@ -205,6 +212,7 @@ def check(paths: tuple[Path, ...], root: Path | None, save: Path | None, **optio
     """
     from preflight.run import CheckOptions
 
+    _possible(options, save)
     names = CheckOptions.field_names()
     chosen = CheckOptions(**{name: options[name] for name in names if options.get(name) is not None})
     configuration = _configuration(options)
@@ -281,11 +289,30 @@ def _configuration(options: dict[str, Any]) -> Configuration:
 
     return Configuration(
         profile=options["profile"],
-        select=tuple(options["select"]),
-        ignore=tuple(options["ignore"]),
+        select=_names(options["select"]),
+        ignore=_names(options["ignore"]),
         fail_on=options["fail_on"],
         allow_incomplete=options["allow_incomplete"],
     )
+
+
+def _names(given: tuple[str, ...]) -> tuple[str, ...]:
+    """`--select RDV001,SLU --select WLD` as one list."""
+    return tuple(name.strip() for one in given for name in one.split(",") if name.strip())
+
+
+def _possible(options: dict[str, Any], save: Path | None) -> None:
+    """Refuse before a run of minutes what would only fail behind it.
+
+    Raises:
+        UsageError: options that contradict each other, or a file that cannot be where it shall be.
+    """
+    from preflight.errors import UsageError
+
+    if options["prelude"] and not options["trust_job"]:
+        raise UsageError("--prelude runs set-up lines of the job's files on the nodes; it needs --trust-job too")
+    if save is not None and not save.parent.is_dir():
+        raise UsageError(f"--save {save}: there is no folder {save.parent}")
 
 
 def _deliver(verb: str, options: dict[str, Any], make: Callable[[], Report]) -> int:

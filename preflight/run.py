@@ -250,7 +250,8 @@ class _Run:
         """Why a stage makes no sense any more; empty when it does."""
         silent = [record.node.name for record in self._nodes if record.problem]
         if len(silent) == len(self._nodes):
-            return "no node could be reached"
+            # The first stage is where silent nodes are reported, so it takes place even when there is nobody to ask.
+            return "" if stage == "node" else "no node could be reached"
         if stage != "smoke":
             return ""
         if silent:

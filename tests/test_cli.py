@@ -98,6 +98,9 @@ def test_1_no_go(tree: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
         (["check", ".", "--hosts", "-oProxyCommand=x@node1"], "is no user name"),
         (["check", ".", "--hosts", "a,b,a"], "a is named twice"),
         (["check", "."], "which nodes?"),
+        (["check", ".", "--on", "local", "--prelude"], "needs --trust-job"),
+        (["check", ".", "--on", "local", "--save", "no/such/recording.json"], "there is no folder no/such"),
+        (["lint", "../bad", "--root", "."], "../bad lies outside --root ."),
         (["schema", "repotr"], "report"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -263,8 +266,16 @@ def test_select_ignore_and_fail_on(tree: Path) -> None:
     assert exit_code("--select", "rendezvous-on-loopback") == 1
     assert exit_code("--select", "FIL") == 0
     assert exit_code("--ignore", "RDV") == 0
+    assert exit_code("--select", "FIL, RDV") == 1
+    assert exit_code("--ignore", "FIL,RDV") == 0
     # A check's name may stand in a configuration that lint shares.
     assert exit_code("--ignore", "RDV", "--ignore", "port-in-use") == 0
+
+
+def test_nodes_of_which_none_answers_are_findings(tree: Path) -> None:
+    done = run("check", "good", "--hosts", "node[1-2].invalid", "-o", "json", cwd=tree)
+    found = json.loads(done.stdout)["findings"]
+    assert (done.returncode, [finding["id"] for finding in found]) == (1, ["NOD001", "NOD001"])
 
 
 # --- the small verbs ---
