@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from preflight.job import Job
-from preflight.judgement import PROFILES, STAGES, Check, Meta, Rule, Verdict
-from preflight.outcome import Confidence, Evidence, Finding, Outcome, Severity, Status
+from preflight.judgement import STAGES, Check, Meta, Rule, Verdict
+from preflight.outcome import PROFILES, Confidence, Evidence, Finding, Outcome, Severity, Status
 from preflight.recording import Configuration, Facts, Fleet, Recording
 
 #: A finding that many jobs share names so many places; the first is where the fault is.

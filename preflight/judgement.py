@@ -19,7 +19,7 @@ from dataclasses import KW_ONLY, dataclass, fields
 from typing import TYPE_CHECKING, TypeAlias
 
 from preflight.job import Claim, Job, Launch, Note, Span
-from preflight.outcome import Confidence, Evidence, Location, Severity, Status
+from preflight.outcome import PROFILES, Confidence, Evidence, Location, Severity, Status
 
 if TYPE_CHECKING:
     from preflight.recording import Facts, Fleet
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 _ID = re.compile(r"[A-Z]{3}[0-9]{3}")
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
-#: From the least strict to the strictest; each holds all before it.
-PROFILES = ("gate", "default", "pedantic")
 _MATURITIES = ("preview", "stable")
 _FIXES = ("none", "safe", "unsafe")
 

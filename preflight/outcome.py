@@ -39,6 +39,10 @@ class Confidence(enum.Enum):
     LOW = "low"
 
 
+#: How strict a run is, from the least to the strictest; each holds all rules and checks of those before it.
+PROFILES = ("gate", "default", "pedantic")
+
+
 class VerdictKind(enum.Enum):
     """The one-word answer of a run."""
 

@@ -14,8 +14,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from preflight.document import to_bytes
 from preflight.job import Job
-from preflight.judgement import PROFILES
-from preflight.outcome import Severity
+from preflight.outcome import PROFILES, Severity
 from preflight.request import Request, probe_name
 
 SCHEMA_VERSION: Literal[1] = 1
