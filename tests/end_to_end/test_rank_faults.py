@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 import time
 from pathlib import Path
@@ -20,7 +21,12 @@ from tests.end_to_end.running import (
     write_job,
 )
 
-pytestmark = [pytest.mark.cluster, pytest.mark.smoke, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.smoke,
+    pytest.mark.slow,
+    pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
+]
 
 #: Enough steps that the run is still going on when the fault comes.
 MANY_STEPS = ("--steps", "20000", "--smoke-deadline", "90")
