@@ -49,8 +49,9 @@ def assemble(root: Path, paths: Sequence[str | Path], *, sources: Sequence[Sourc
     """The jobs that `paths` (files or directories inside `root`) describe, by name.
 
     Files named together form one job, except that each of several batch scripts is a submission of its own. In a
-    directory every recognised file that no other refers to starts a job, unit tests excepted; sibling scripts for the nodes of one job
-    (node0.sh, node1.sh) form one that is marked probable. What cannot be read becomes a note, never an exception.
+    directory every recognised file that no other refers to starts a job, unit tests excepted; sibling scripts for
+    the nodes of one job (node0.sh, node1.sh) form one that is marked probable. What cannot be read becomes a note,
+    never an exception.
     """
     assembly = _Assembly(DirectoryTree(root), tuple(sources))
     named: list[str] = []
