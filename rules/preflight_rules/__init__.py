@@ -25,7 +25,7 @@ PACK: tuple[str, ...] = (
     "preflight_rules.gpus:gpus_left_idle",
     "preflight_rules.batch:deepspeed_batch_product_mismatch",
     "preflight_rules.batch:deepspeed_batch_size_not_positive_integer",
-    "preflight_rules.batch:trainer_and_deepspeed_batch_differ",
+    "preflight_rules.trainer_batch:trainer_and_deepspeed_batch_differ",
     "preflight_rules.megatron:global_batch_not_divisible",
     "preflight_rules.megatron:ranks_not_divisible_by_model_parallel_size",
     "preflight_rules.interfaces:interface_cannot_reach_other_nodes",

@@ -10,68 +10,27 @@ from preflight.job import (
     Job,
     Launch,
     Plain,
-    Relation,
     Scope,
     Unresolved,
     Value,
     as_int,
     lift,
-    strongest,
 )
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
 from preflight.outcome import Severity
+from preflight_rules.batch_sizes import BATCH, KEYS, configured, given_to_trainer, uses_hugging_face
 from preflight_rules.reading import (
     distinct,
     job_value,
     numbers,
     quoted,
     ranks_started,
-    spoken,
     subjects,
-    where,
     why_unresolved,
 )
 
-_BATCH = ("train_batch_size", "micro_batch_size_per_gpu", "gradient_accumulation_steps")
-_KEYS = {
-    "train_batch_size": "train_batch_size",
-    "micro_batch_size_per_gpu": "train_micro_batch_size_per_gpu",
-    "gradient_accumulation_steps": "gradient_accumulation_steps",
-}
-
-
 #: Said where the number of nodes is not: deepspeed without a hostfile starts on the node it is called on.
 _ONE_NODE = " No hostfile is given, so one node is taken."
-
-
-def configured(job: Job, quantity: str, scope: Scope) -> tuple[Claim, ...]:
-    """What DeepSpeed's configuration says of a quantity in `scope`."""
-    return strongest(c for c in job.about(quantity, scope) if c.source == "deepspeed")
-
-
-def _given_to_trainer(job: Job, quantity: str, scope: Scope) -> tuple[Claim, ...]:
-    """What the program is told by its arguments, or its script passes to `TrainingArguments`."""
-    return strongest(
-        c
-        for c in job.about(quantity, scope)
-        if c.source in ("arguments", "python") and c.relation is Relation.SETS and not _is_option_default(c)
-    )
-
-
-def _is_option_default(claim: Claim) -> bool:
-    return claim.source == "python" and claim.spelling.startswith("--")
-
-
-def uses_hugging_face(job: Job, launch: Launch | None, scope: Scope) -> bool:
-    """Whether the configuration goes through Hugging Face's trainer (`--deepspeed FILE`, `TrainingArguments`)."""
-    if launch is not None:
-        words = launch.arguments
-        for word, following in itertools.zip_longest(words, words[1:]):
-            if word is not None and word.startswith("--deepspeed="):
-                return True
-            if word == "--deepspeed" and following is not None and following.endswith("json"):
-                return True
-    return any("transformers" in c.alternatives for c in job.about("training_framework", scope))
 
 
 @rule(
@@ -110,7 +69,7 @@ def deepspeed_batch_product_mismatch(job: Job) -> Iterator[Verdict]:
     """
     met = False
     for subject, scope, launch in subjects(job):
-        claims = {quantity: configured(job, quantity, scope) for quantity in _BATCH}
+        claims = {quantity: configured(job, quantity, scope) for quantity in BATCH}
         if not claims["train_batch_size"]:
             continue
         met = True
@@ -127,26 +86,20 @@ def deepspeed_batch_product_mismatch(job: Job) -> Iterator[Verdict]:
 def _filled(job: Job, quantity: str, found: tuple[Claim, ...], scope: Scope) -> tuple[Claim, ...]:
     """A value of "auto" as Hugging Face's trainer fills it in from its own arguments."""
     if found and all(isinstance(c.value, Unresolved) and c.value.why.startswith("auto") for c in found):
-        return _given_to_trainer(job, quantity, scope) or found
+        return given_to_trainer(job, quantity, scope) or found
     return found
 
 
 def _product(
     job: Job, subject: str, launch: Launch | None, scope: Scope, claims: dict[str, tuple[Claim, ...]]
 ) -> Verdict:
-    every = tuple(claim for quantity in _BATCH for claim in claims[quantity])
+    every = tuple(claim for quantity in BATCH for claim in claims[quantity])
     open_end = why_unresolved(every, launch)
     if open_end is not None:
         return unknown(subject, f"{quoted(open_end[0])} depends on {open_end[1]}", at=open_end[0])
     total = numbers(job_value(claims["train_batch_size"]))
-    micro = (
-        numbers(job_value(claims["micro_batch_size_per_gpu"])) if claims["micro_batch_size_per_gpu"] else ()
-    )
-    steps = (
-        numbers(job_value(claims["gradient_accumulation_steps"]))
-        if claims["gradient_accumulation_steps"]
-        else ()
-    )
+    micro = numbers(job_value(claims["micro_batch_size_per_gpu"])) if claims["micro_batch_size_per_gpu"] else ()
+    steps = numbers(job_value(claims["gradient_accumulation_steps"])) if claims["gradient_accumulation_steps"] else ()
     if not total or min((*total, *micro, *steps)) < 1 or len(every) > len(total) + len(micro) + len(steps):
         return unknown(subject, "a batch size is no positive whole number (see BAT002)", at=every[0])
     ranks, because = data_parallel_ranks(job, launch, scope)
@@ -301,11 +254,9 @@ def deepspeed_batch_size_not_positive_integer(job: Job) -> Iterator[Verdict]:
     Evidence:
         hiyouga/LlamaFactory#1116 ("ds gradient_accumulation_steps=8 vs hf gradient_accumulation_steps=8").
     """
-    found = distinct(
-        claim for quantity in _BATCH for claim in job.about(quantity) if claim.source == "deepspeed"
-    )
+    found = distinct(claim for quantity in BATCH for claim in job.about(quantity) if claim.source == "deepspeed")
     for claim in found:
-        key = _KEYS[claim.quantity]
+        key = KEYS[claim.quantity]
         if isinstance(claim.value, Unresolved):
             yield unknown(claim.span.path, f"{key}: {claim.value.why}", at=claim)
         elif any(_is_count(value) for value in claim.alternatives):
@@ -331,93 +282,3 @@ def _number_remedy(key: str, claim: Claim) -> str:
     if read and read[0] > 0:
         return f'Write `"{key}": {read[0]}`.'
     return f'Give "{key}" a whole number above 0, or leave the key out.'
-
-
-@rule(
-    "BAT003",
-    "trainer-and-deepspeed-batch-differ",
-    severity=Severity.ERROR,
-    profile="gate",
-    evidence=("hiyouga/LlamaFactory#201", "hendrycks/apps#9", "huggingface/transformers#27830"),
-)
-def trainer_and_deepspeed_batch_differ(job: Job) -> Iterator[Verdict]:
-    """The trainer's arguments and DeepSpeed's configuration give one batch size two values.
-
-    What it checks:
-        The micro batch size and gradient accumulation steps given to the training program equal those of the
-        DeepSpeed configuration it is started with, unless that says "auto".
-
-    Why it matters:
-        Hugging Face's trainer compares the two and stops. Other programs train with one and log the other.
-
-    Example:
-        `--gradient_accumulation_steps 2 --deepspeed ds.json` with `"gradient_accumulation_steps": 4` in ds.json.
-
-    Fix:
-        Write "auto" in the configuration, so that the argument is the only place.
-
-    Known limits:
-        For a program that is not known to be Hugging Face's trainer it is a warning; so it is where the trainer's
-        own default differs, because the script may set another.
-
-    Evidence:
-        hiyouga/LlamaFactory#201, hendrycks/apps#9, huggingface/transformers#27830.
-    """
-    met = False
-    for subject, scope, launch in subjects(job):
-        for quantity in ("micro_batch_size_per_gpu", "gradient_accumulation_steps"):
-            ours, theirs = _given_to_trainer(job, quantity, scope), configured(job, quantity, scope)
-            if not ours and theirs and launch is not None:
-                verdict = _against_default(job, launch, quantity, theirs)
-                if verdict is not None:
-                    met = True
-                    yield verdict
-            if not ours or not theirs:
-                continue
-            met = True
-            open_end = why_unresolved((*ours, *theirs), launch)
-            one, other = numbers(job_value(ours)), numbers(job_value(theirs))
-            if open_end is not None:
-                yield unknown(subject, f"{quoted(open_end[0])} depends on {open_end[1]}", at=open_end[0])
-            elif one and other and not set(one) & set(other):
-                yield failed(
-                    subject,
-                    f"{quoted(ours[0])} gives {spoken(one)}, but {quoted(theirs[0])} ({where(theirs[0])}) gives"
-                    f" {spoken(other)}.",
-                    at=ours[0],
-                    also=((theirs[0], "DeepSpeed's value"),),
-                    remedy=f'Write `"{_KEYS[quantity]}": "auto"` in {theirs[0].span.path}, or make the two equal.',
-                    severity=None if uses_hugging_face(job, launch, scope) else Severity.WARNING,
-                )
-            else:
-                yield passed(subject)
-    if not met:
-        yield not_applicable(job.name, "no batch size is given both to the program and to DeepSpeed")
-
-
-#: What Hugging Face's `TrainingArguments` take when nothing is given (transformers 4.50, training_args.py).
-_TRAINER_DEFAULTS = {"micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 1}
-_OPTIONS = {
-    "micro_batch_size_per_gpu": "--per_device_train_batch_size",
-    "gradient_accumulation_steps": "--gradient_accumulation_steps",
-}
-
-
-def _against_default(job: Job, launch: Launch, quantity: str, theirs: tuple[Claim, ...]) -> Verdict | None:
-    """A number in the configuration against the trainer's default, where the whole command line is known."""
-    if None in launch.arguments or not uses_hugging_face(job, launch, launch.scope):
-        return None
-    if job.about(quantity, launch.scope) != theirs:
-        return None
-    found, default = numbers(job_value(theirs)), _TRAINER_DEFAULTS[quantity]
-    if not found or default in found:
-        return None
-    return failed(
-        launch.id,
-        f"{quoted(theirs[0])}, but the launch gives no {_OPTIONS[quantity]} and Hugging Face's trainer takes {default}:"
-        " it stops when the two differ.",
-        at=theirs[0],
-        also=((launch, f"takes {default}"),),
-        remedy=f'Give {_OPTIONS[quantity]} {found[0]}, or write `"{_KEYS[quantity]}": "auto"`.',
-        severity=Severity.WARNING,
-    )
