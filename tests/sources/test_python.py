@@ -445,6 +445,34 @@ def test_of_a_module_only_a_few_claims_are_taken() -> None:
     assert [claim.quantity for claim in reading.claims] == ["backend", "set_epoch_called"]
 
 
+@pytest.mark.parametrize(
+    ("text", "quantity"),
+    [
+        ('import torch.distributed as d\nd.init_process_group("nccl")', "backend"),
+        ("init_process_group(timeout=datetime.timedelta(hours=1))\nimport datetime", "process_group_timeout_s"),
+        ('init_process_group("nccl", init_method="tcp://10.0.0.1:23456")', "master_addr"),
+        ('p.add_argument("--master-port", type=int, default=29500)', "master_port"),
+        ('p.add_argument("--dist_backend", default="gloo")', "backend"),
+        ("from torch.nn.parallel import DistributedDataParallel as D\nm = D(m)", "uses_ddp"),
+        ("from torch.distributed.fsdp import fully_shard as f\nf(m)", "uses_fsdp"),
+        ("sampler.set_epoch(1)", "set_epoch_called"),
+        ("from accelerate import Accelerator as A\nA()", "training_framework"),
+    ],
+)
+def test_a_module_is_not_passed_over_for_its_words(text: str, quantity: str) -> None:
+    for role in ("module", "submodule"):
+        reading = PythonSource().read(_file(text, "utils.py"), MemoryTree({}), role=role)
+        assert quantity in {claim.quantity for claim in reading.claims}
+
+
+def test_a_module_without_those_words_still_leads_to_what_it_imports() -> None:
+    files = MemoryTree({"a.py": "", "b.py": "", "utils.py": ""})
+    text = "import a\ndef f():\n    if x:\n        from b import c\n    return [g(i) for i in c]\n"
+    reading = PythonSource().read(_file(text, "utils.py"), files, role="module")
+    assert [found.target for found in reading.references] == ["a.py", "b.py"]
+    assert reading.claims == ()
+
+
 # Other libraries.
 
 

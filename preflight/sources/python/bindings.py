@@ -46,9 +46,10 @@ class Bindings:
     bound: dict[tuple[int, str], list[ast.expr | None]] = field(default_factory=dict)
 
 
-def walk(module: ast.Module) -> Bindings:
+def walk(module: ast.Module, *, statements_only: bool = False) -> Bindings:
     """Walk the tree once, without recursion: a deeply nested file must not exhaust the stack."""
     found = Bindings()
+    skipped = (*_SKIPPED, ast.expr) if statements_only else _SKIPPED
     stack: list[tuple[ast.AST, ast.AST]] = [(module, module)]
     while stack:
         node, scope = stack.pop()
@@ -68,7 +69,7 @@ def walk(module: ast.Module) -> Bindings:
             elif isinstance(value, ast.AST):
                 children.append(value)
         for child in reversed(children):
-            if not isinstance(child, _SKIPPED):
+            if not isinstance(child, skipped):
                 found.parents[id(child)] = node
                 stack.append((child, inner))
     return found

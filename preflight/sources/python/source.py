@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -49,6 +50,24 @@ _OF_MODULES = frozenset(
         "training_framework",
     )
 )
+#: Without one of these words a module states none of that, and only what it imports needs to be looked at.
+_WORDS_OF_MODULES = (
+    r"process_group|InitProcessGroup|init_distributed|DataParallel|distributed_model|fully_shard|set_epoch"
+    r"|barrier|wait_for_everyone|broadcast|(?:process|rank_zero|distributed_zero)_first"
+    r"|Trainer|Accelerator|Fabric|Runner|TrainingArguments|MASTER_|master[_-](?:addr|port)"
+    r"|(?:dist|ddp|distributed)[_-]backend|ddp_timeout"
+)
+#: Nor does a script in a folder that nothing starts state anything without one of these, or one of those above.
+_WORDS = (
+    r"DataLoader|Sampler|load_dataset|\bload\(|memmap|glob\(|read_csv|read_parquet|h5py|load_from_disk|ImageFolder"
+    r"|WebDataset|TFRecordDataset|lmdb|environ|putenv|add_argument|click|epoch|[dD]eep[sS]peed|fleet|RoleMaker"
+    r"|init_parallel_env|transpile"
+)
+_SPEAKING = {
+    "": re.compile(f"{_WORDS_OF_MODULES}|{_WORDS}"),
+    "module": re.compile(_WORDS_OF_MODULES),
+    "submodule": re.compile(_WORDS_OF_MODULES),
+}
 
 
 class PythonSource:
@@ -84,16 +103,20 @@ class PythonSource:
         return _in_scope(self._readings[key], scope)
 
     def _read(self, file: SourceFile, tree: Tree, role: str) -> Reading:
+        words = _SPEAKING.get(role)
+        silent = words is not None and words.search(file.text) is None
+        if silent and role == "submodule":
+            return Reading(suppressions=suppressions(file))
         parsed = parse(file)
         if isinstance(parsed, Note):
             return Reading(notes=(parsed,))
-        module = Module(file, parsed, tree, WHOLE_JOB)
+        module = Module(file, parsed, tree, WHOLE_JOB, statements_only=silent)
         found: dict[tuple[object, ...], Claim] = {}
         references: dict[tuple[object, ...], Reference] = {}
         modules = imports.references(module, role)
         references.update(((item.target, item.role, item.span), item) for item in modules)
         script = module.claim("script", file.path, parsed, strength=Strength.DEFAULT, spelling=file.path, condition="")
-        for reader in _READERS:
+        for reader in _READERS if not silent else ():
             for item in reader(module):
                 if isinstance(item, Reference):
                     references.setdefault((item.target, item.role, item.span), item)
