@@ -32,8 +32,13 @@ def sift(findings: Iterable[Finding], jobs: Sequence[Job]) -> Sifted:
         used.update(matches)
         reason = next((s.reason for s in matches if s.reason), "no reason given")
         taken.append(replace(finding, suppression=reason))
-    unused = tuple(s for s in suppressions if s not in used)
-    return Sifted(tuple(kept), tuple(taken), unused)
+    # One comment may speak of several lines; it is idle when it was of use on none, and named once.
+    useful = {(s.path, s.span, s.names) for s in used}
+    unused: dict[object, Suppression] = {}
+    for s in suppressions:
+        if (s.path, s.span, s.names) not in useful:
+            unused.setdefault((s.path, s.span, s.names), s)
+    return Sifted(tuple(kept), tuple(taken), tuple(unused.values()))
 
 
 def _applies(suppression: Suppression, finding: Finding) -> bool:

@@ -70,3 +70,10 @@ def test_a_file_of_several_jobs_has_its_comments_counted_once() -> None:
 def test_a_comment_takes_out_no_fault_that_has_no_place() -> None:
     rule = a_rule(lambda subject: [failed("a", "no GPU", at=seen("a"), nodes=["a"], remedy="-")])
     assert len(judged(a_recording(job(suppressions=(comment("TST001"),))), [rule]).findings) == 1
+
+
+def test_a_comment_about_several_lines_is_idle_only_when_it_is_of_use_on_none() -> None:
+    here = span(line=2)
+    lines = [Suppression("run.sh", line, ("TST001",), "", here) for line in (2, 3, 4)]
+    assert with_comments(*lines).coverage.idle_suppressions == ()
+    assert with_comments(lines[0], lines[2]).coverage.idle_suppressions == (lines[0],)

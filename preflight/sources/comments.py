@@ -17,9 +17,9 @@ def suppressions(file: SourceFile, *, signs: tuple[str, ...] = ("#",)) -> tuple[
     """Every suppression comment of a file whose comments begin with one of `signs` (`#`, `//`).
 
     At the end of a line of code it speaks of that line; alone on its line, of the next line that is neither blank
-    nor a comment. In shell, a command continued over several lines by backslashes is one place for a reader, but
-    findings point at single lines, so the comment belongs above the line it is about. Without brackets it has no
-    names and suppresses nothing; the engine reports it as unused.
+    nor a comment. A command continued over several lines by backslashes has no room for a comment inside, so one above
+    it or at its end speaks of all its lines: there is one suppression for each of them, with the comment's span and
+    its own line first. Without brackets it has no names and suppresses nothing; the engine reports it as unused.
     """
     text = file.text
     if _WORD not in text:
@@ -34,7 +34,9 @@ def suppressions(file: SourceFile, *, signs: tuple[str, ...] = ("#",)) -> tuple[
             about = _next_code(lines, number, signs) if alone else number
             names = tuple(dict.fromkeys(name for name in _SEPARATOR.split(match.group(2) or "") if name))
             span = span_of(file.path, text, offset + match.start(), offset + len(line.rstrip("\r")))
-            found.append(Suppression(file.path, about, names, match.group(3).strip(), span))
+            found.extend(
+                Suppression(file.path, each, names, match.group(3).strip(), span) for each in _continued(lines, about)
+            )
         offset += len(line) + 1
     return tuple(found)
 
@@ -53,6 +55,16 @@ def _next_code(lines: list[str], number: int, signs: tuple[str, ...]) -> int:
         if stripped and (not stripped.startswith(signs) or stripped.startswith("#SBATCH")):
             return index + 1
     return number
+
+
+def _continued(lines: list[str], number: int) -> list[int]:
+    """Line `number`, then the other lines of the command it belongs to, joined by backslashes at their ends."""
+    first = last = number
+    while first > 1 and lines[first - 2].rstrip("\r").endswith("\\"):
+        first -= 1
+    while last < len(lines) and lines[last - 1].rstrip("\r").endswith("\\"):
+        last += 1
+    return [number, *(each for each in range(first, last + 1) if each != number)]
 
 
 def _is_quoted(line: str, at: int, signs: tuple[str, ...]) -> bool:

@@ -135,17 +135,12 @@ def test_the_context_of_the_ranks() -> None:
 
 def test_programs_are_found_where_the_line_runs() -> None:
     assert read("cd sub\ntorchrun t.py", sub__t_dot_py="").launches[0].program == "sub/t.py"
-    assert (
-        read("torchrun tools/t.py", path="scripts/run.sh", tools__t_dot_py="").launches[0].program
-        == "tools/t.py"
-    )
+    assert read("torchrun tools/t.py", path="scripts/run.sh", tools__t_dot_py="").launches[0].program == "tools/t.py"
 
 
 @pytest.mark.parametrize("where", ["$PWD", "$(pwd)", "$SLURM_SUBMIT_DIR", '"$(dirname "$0")"'])
 def test_the_directory_it_is_started_in_leads_into_the_tree(where: str) -> None:
-    reading = read(
-        f"deepspeed --hostfile {where}/hf {where}/t.py --deepspeed_config={where}/ds.json", path="a/run.sh"
-    )
+    reading = read(f"deepspeed --hostfile {where}/hf {where}/t.py --deepspeed_config={where}/ds.json", path="a/run.sh")
     assert {(r.target, r.role) for r in reading.references if r.role != "data"} == {
         ("a/hf", "hostfile"),
         ("a/t.py", "script"),
@@ -181,6 +176,19 @@ def test_a_comment_suppresses_its_line_or_the_next() -> None:
         (3, ("WLD001",), "on purpose"),
         (4, ("a-name", "B1"), ""),
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("# preflight: ignore[A1] why\ntorchrun \\\n --nnodes=2 \\\n t.py\ntrue", [2, 3, 4]),
+        ("true\ntorchrun \\\n --nnodes=2 \\\n t.py # preflight: ignore[A1] why\ntrue", [4, 2, 3]),
+        ("# preflight: ignore[A1] why\r\ntorchrun \\\r\n t.py\r\ntrue", [2, 3]),
+    ],
+    ids=["above", "at the end", "carriage returns"],
+)
+def test_a_comment_speaks_of_all_lines_of_a_continued_command(text: str, lines: list[int]) -> None:
+    assert [s.line for s in read(text).suppressions] == lines
 
 
 @pytest.mark.parametrize(
