@@ -26,6 +26,7 @@ from preflight_rules.reading import (
     quoted,
     ranks_started,
     subjects,
+    undecided,
     why_unresolved,
 )
 
@@ -94,9 +95,9 @@ def _product(
     job: Job, subject: str, launch: Launch | None, scope: Scope, claims: dict[str, tuple[Claim, ...]]
 ) -> Verdict:
     every = tuple(claim for quantity in BATCH for claim in claims[quantity])
-    open_end = why_unresolved(every, launch)
+    open_end = undecided(subject, every, launch)
     if open_end is not None:
-        return unknown(subject, f"{quoted(open_end[0])} depends on {open_end[1]}", at=open_end[0])
+        return open_end
     total = numbers(job_value(claims["train_batch_size"]))
     micro = numbers(job_value(claims["micro_batch_size_per_gpu"])) if claims["micro_batch_size_per_gpu"] else ()
     steps = numbers(job_value(claims["gradient_accumulation_steps"])) if claims["gradient_accumulation_steps"] else ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from preflight.job import Claim, Job, Launch, Strength
-from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.judgement import Verdict, failed, not_applicable, passed, rule
 from preflight.outcome import Severity
 from preflight_rules.reading import (
     certainly_several,
@@ -14,7 +14,7 @@ from preflight_rules.reading import (
     quoted,
     spoken,
     texts,
-    why_unresolved,
+    undecided,
 )
 
 
@@ -54,9 +54,9 @@ def standalone_on_several_nodes(job: Job) -> Iterator[Verdict]:
         if not standalone or not nodes or not any(True in claim.alternatives for claim in standalone):
             continue
         met = True
-        open_end = why_unresolved((*standalone, *nodes), launch)
+        open_end = undecided(launch.id, (*standalone, *nodes), launch)
         if open_end is not None:
-            yield unknown(launch.id, f"{quoted(open_end[0])} depends on {open_end[1]}", at=open_end[0])
+            yield open_end
         elif certainly_several(job_value(nodes)) and all(c.alternatives == (True,) for c in standalone):
             count = spoken(numbers(job_value(nodes)))
             yield failed(
@@ -116,9 +116,9 @@ def rendezvous_argument_ignored(job: Job) -> Iterator[Verdict]:
         if not backend and not endpoint:
             continue
         met = True
-        open_end = why_unresolved(backend, launch)
+        open_end = undecided(launch.id, backend, launch)
         if open_end is not None:
-            yield unknown(launch.id, f"{quoted(open_end[0])} depends on {open_end[1]}", at=open_end[0])
+            yield open_end
             continue
         dynamic = bool(backend) and all("static" not in texts(c.value) for c in backend)
         found = list(_ignored(job, launch, endpoint, backend[0] if dynamic else None))

@@ -16,6 +16,7 @@ from preflight_rules.reading import (
     ranks_started,
     subjects,
     texts,
+    undecided,
     where,
     why_unresolved,
 )
@@ -263,10 +264,10 @@ def long_work_behind_short_timeout(job: Job) -> Iterator[Verdict]:
         met = True
         seen.update(c.span.path for c in work)
         timeouts = job.setting("process_group_timeout_s", scope)
-        open_end = why_unresolved(timeouts, launch)
+        open_end = undecided(subject, timeouts, launch)
         limits = numbers(job_value(timeouts)) if timeouts else ()
         if open_end is not None:
-            yield unknown(subject, f"{quoted(open_end[0])} depends on {open_end[1]}", at=open_end[0])
+            yield open_end
         elif limits and min(limits) > _DEFAULT_S:
             yield passed(subject)
         else:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from preflight.job import Claim, Job, Launch, Strength, Value, lift
-from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.judgement import Verdict, failed, not_applicable, passed, rule
 from preflight.outcome import Confidence, Severity
-from preflight_rules.reading import job_value, numbers, quoted, spoken, texts, where, why_unresolved
+from preflight_rules.reading import job_value, numbers, quoted, spoken, texts, undecided, where
 
 _GPU_BACKENDS = frozenset({"nccl", "cpu:gloo,cuda:nccl"})
 
@@ -77,9 +77,9 @@ def more_processes_than_gpus(job: Job) -> Iterator[Verdict]:
             continue
         met = True
         value, because = there
-        open_end = why_unresolved((*counted, *because), launch)
+        open_end = undecided(launch.id, (*counted, *because), launch)
         if open_end is not None:
-            yield unknown(launch.id, f"{quoted(open_end[0])} depends on {open_end[1]}", at=open_end[0])
+            yield open_end
             continue
         ranks, devices = numbers(job_value(counted)), numbers(value)
         if ranks and devices and min(devices) > 0 and min(ranks) > max(devices):
@@ -145,9 +145,9 @@ def gpus_left_idle(job: Job) -> Iterator[Verdict]:
         yield not_applicable(launch.id, "nothing says both how many processes and how many GPUs a node has")
         return
     value, because = there
-    open_end = why_unresolved((*counted, *because), launch)
+    open_end = undecided(launch.id, (*counted, *because), launch)
     if open_end is not None:
-        yield unknown(launch.id, f"{quoted(open_end[0])} depends on {open_end[1]}", at=open_end[0])
+        yield open_end
         return
     ranks, devices = numbers(job_value(counted)), numbers(value)
     if ranks and devices and 0 < max(ranks) < min(devices):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from preflight.job import Claim, Job, NoteKind
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
 from preflight.outcome import Confidence, Severity
-from preflight_rules.reading import deciding, distinct, numbers, quoted, subjects, why_unresolved
+from preflight_rules.reading import deciding, distinct, numbers, quoted, subjects, undecided, why_unresolved
 
 
 @rule(
@@ -52,10 +52,10 @@ def host_listed_twice(job: Job) -> Iterator[Verdict]:
                 continue
             seen.add((claim.span.path, claim.span.line))
             met = True
-            open_end = why_unresolved((claim,), launch)
+            open_end = undecided(subject, (claim,), launch)
             lists = [value for value in claim.alternatives if isinstance(value, tuple)]
             if open_end is not None:
-                yield unknown(subject, f"{quoted(claim)} depends on {open_end[1]}", at=claim)
+                yield open_end
             elif lists and all(len(set(hosts)) < len(hosts) for hosts in lists):
                 yield _twice(subject, claim, tuple(str(host) for host in lists[0]))
             else:

@@ -15,7 +15,7 @@ from preflight_rules.reading import (
     quoted,
     subjects,
     texts,
-    why_unresolved,
+    undecided,
 )
 
 #: NCCL filters by prefix, with `^` and `=`; Gloo and TensorPipe take exact names (torch, ProcessGroupGloo).
@@ -99,9 +99,9 @@ def interface_cannot_reach_other_nodes(job: Job) -> Iterator[Verdict]:
     met = False
     for item in filters(job):
         met = True
-        open_end = why_unresolved((item.claim,), item.launch)
+        open_end = undecided(item.subject, (item.claim,), item.launch)
         if open_end is not None:
-            yield unknown(item.subject, f"{quoted(item.claim)} depends on {open_end[1]}", at=item.claim)
+            yield open_end
             continue
         values = [text for text in texts(item.claim.value) if len(text) > 1]
         local = [_reach(text) for text in values]
@@ -171,9 +171,9 @@ def interface_filter_malformed(job: Job) -> Iterator[Verdict]:
     met = False
     for item in filters(job):
         met = True
-        open_end = why_unresolved((item.claim,), item.launch)
+        open_end = undecided(item.subject, (item.claim,), item.launch)
         if open_end is not None:
-            yield unknown(item.subject, f"{quoted(item.claim)} depends on {open_end[1]}", at=item.claim)
+            yield open_end
             continue
         values = texts(item.claim.value)
         faults = [_fault(item, text) for text in values]
@@ -264,9 +264,9 @@ def interface_exclusion_keeps_loopback(job: Job) -> Iterator[Verdict]:
         if item.exact or item.several is False:
             continue
         met = True
-        open_end = why_unresolved((item.claim,), item.launch)
+        open_end = undecided(item.subject, (item.claim,), item.launch)
         if open_end is not None:
-            yield unknown(item.subject, f"{quoted(item.claim)} depends on {open_end[1]}", at=item.claim)
+            yield open_end
             continue
         values = texts(item.claim.value)
         if values and all(text.startswith("^") and not _excludes_loopback(text) for text in values):

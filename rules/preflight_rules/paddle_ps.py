@@ -14,8 +14,8 @@ from preflight_rules.reading import (
     numbers,
     quoted,
     subjects,
+    undecided,
     where,
-    why_unresolved,
 )
 
 
@@ -65,9 +65,9 @@ def endpoint_listed_twice(job: Job) -> Iterator[Verdict]:
                 continue
             seen.add(key)
             met = True
-            open_end = why_unresolved((*claims, *other), launch)
+            open_end = undecided(subject, (*claims, *other), launch)
             if open_end is not None:
-                yield unknown(subject, f"{quoted(open_end[0])} depends on {open_end[1]}", at=open_end[0])
+                yield open_end
                 continue
             yield _once(subject, claims, other)
     if not met:
@@ -145,10 +145,10 @@ def server_lists_differ(job: Job) -> Iterator[Verdict]:
     for launch, claims in told[1:]:
         if launch.program != first.program:
             continue
-        open_end = why_unresolved(ours, first) or why_unresolved(claims, launch)
+        open_end = undecided(launch.id, ours, first) or undecided(launch.id, claims, launch)
         one, other = endpoints(ours), endpoints(claims)
         if open_end is not None:
-            yield unknown(launch.id, f"{quoted(open_end[0])} depends on {open_end[1]}", at=open_end[0])
+            yield open_end
         elif one and other and one != other and set(one) & set(other):
             kind = "in another order" if sorted(one) == sorted(other) else "other servers"
             yield failed(
@@ -206,9 +206,9 @@ def role_count_differs_from_list(job: Job) -> Iterator[Verdict]:
             if not counts or not lists:
                 continue
             met = True
-            open_end = why_unresolved((*counts, *lists), launch)
+            open_end = undecided(subject, (*counts, *lists), launch)
             if open_end is not None:
-                yield unknown(subject, f"{quoted(open_end[0])} depends on {open_end[1]}", at=open_end[0])
+                yield open_end
                 continue
             length, said = len(endpoints(lists)), numbers(counts[0].value)
             if length and said and length not in said:
@@ -265,9 +265,9 @@ def servers_all_on_one_host(job: Job) -> Iterator[Verdict]:
         if not servers or not workers:
             continue
         met = True
-        open_end = why_unresolved((*servers, *workers), launch)
+        open_end = undecided(subject, (*servers, *workers), launch)
         if open_end is not None:
-            yield unknown(subject, f"{quoted(open_end[0])} depends on {open_end[1]}", at=open_end[0])
+            yield open_end
             continue
         at, work = [host_of(e) for e in endpoints(servers)], {host_of(e) for e in endpoints(workers)}
         if len(at) > 1 and len(set(at)) == 1 and len(work) > 1:
@@ -319,9 +319,9 @@ def loopback_among_remote_endpoints(job: Job) -> Iterator[Verdict]:
         if not claims:
             continue
         met = True
-        open_end = why_unresolved(claims, launch)
+        open_end = undecided(subject, claims, launch)
         if open_end is not None:
-            yield unknown(subject, f"{quoted(open_end[0])} depends on {open_end[1]}", at=open_end[0])
+            yield open_end
             continue
         entries = [(claim, entry) for claim in claims for entry in endpoints((claim,))]
         local = [(claim, entry) for claim, entry in entries if is_loopback(host_of(entry))]

@@ -16,8 +16,8 @@ from preflight_rules.reading import (
     quoted,
     subjects,
     texts,
+    undecided,
     where,
-    why_unresolved,
 )
 
 #: What fleet's role maker accepts in TRAINING_ROLE (paddle/distributed/fleet/base/role_maker.py, 2.6).
@@ -68,10 +68,10 @@ def role_index_out_of_range(job: Job) -> Iterator[Verdict]:
         if not counts:
             continue
         met = True
-        open_end = why_unresolved((*indices, *counts), launch)
+        open_end = undecided(launch.id, (*indices, *counts), launch)
         found, most = numbers(job_value(indices)), numbers(job_value(counts))
         if open_end is not None:
-            yield unknown(launch.id, f"{quoted(open_end[0])} depends on {open_end[1]}", at=open_end[0])
+            yield open_end
         elif found and most and all(index >= max(most) or index < 0 for index in found):
             yield failed(
                 launch.id,
@@ -124,10 +124,10 @@ def training_role_unknown(job: Job) -> Iterator[Verdict]:
                 continue
             seen.add(place_of(claim))
             met = True
-            open_end = why_unresolved((claim,), launch)
+            open_end = undecided(subject, (claim,), launch)
             roles = texts(claim.value)
             if open_end is not None:
-                yield unknown(subject, f"{quoted(claim)} depends on {open_end[1]}", at=claim)
+                yield open_end
             elif roles and not any(role in _ROLES for role in roles):
                 meant = _role_meant(roles[0])
                 yield failed(
@@ -187,9 +187,9 @@ def own_endpoint_of_wrong_role(job: Job) -> Iterator[Verdict]:
         if not own or not servers or roles not in ({"PSERVER"}, {"TRAINER"}):
             continue
         met = True
-        open_end = why_unresolved((*own, *servers), launch)
+        open_end = undecided(launch.id, (*own, *servers), launch)
         if open_end is not None:
-            yield unknown(launch.id, f"{quoted(open_end[0])} depends on {open_end[1]}", at=open_end[0])
+            yield open_end
             continue
         listed, mine = endpoints(servers), texts(job_value(own))
         inside = [endpoint in listed for endpoint in mine if ":" in endpoint]
@@ -254,10 +254,10 @@ def parameter_server_missing_in_paddle(job: Job) -> Iterator[Verdict]:
             continue
         met = True
         versions = deciding(job, "paddle_version", scope) or _images(job, scope)
-        open_end = why_unresolved((*modes, *versions), launch)
+        open_end = undecided(subject, (*modes, *versions), launch)
         found = [version for claim in versions for text in texts(claim.value) if (version := _version(text))]
         if open_end is not None:
-            yield unknown(subject, f"{quoted(open_end[0])} depends on {open_end[1]}", at=open_end[0])
+            yield open_end
         elif not found:
             yield unknown(subject, "nothing says which PaddlePaddle release runs it", at=modes[0])
         elif all(_without_servers(text) for text in found):

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from preflight.job import Claim, Job, Launch, Unresolved
-from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.judgement import Verdict, failed, not_applicable, passed, rule
 from preflight.outcome import Confidence, Severity
 from preflight_rules.reading import (
     certainly_several,
@@ -18,7 +18,7 @@ from preflight_rules.reading import (
     spoken,
     subjects,
     texts,
-    why_unresolved,
+    undecided,
 )
 
 _HIGHEST = 65535
@@ -83,9 +83,9 @@ def _port(job: Job, subject: str, launch: Launch | None, claim: Claim) -> Verdic
             remedy=remedy,
             severity=Severity.WARNING if blank else None,
         )
-    open_end = why_unresolved((claim,), launch)
+    open_end = undecided(subject, (claim,), launch)
     if open_end is not None:
-        return unknown(subject, f"{quoted(claim)} depends on {open_end[1]}", at=claim)
+        return open_end
     found = numbers(claim.value)
     several = launch is not None and certainly_several(nodes_spanned(job, launch)[0])
     if found and all(port > _HIGHEST or port < 0 or (port == 0 and several) for port in found):
@@ -148,9 +148,9 @@ def port_shared_by_concurrent_launches(job: Job) -> Iterator[Verdict]:
             if devices & other_devices or port is None or other_port is None:
                 continue
             met = True
-            open_end = why_unresolved((port, other_port), first)
+            open_end = undecided(first.id, (port, other_port), first)
             if open_end is not None:
-                yield unknown(first.id, f"{quoted(open_end[0])} depends on {open_end[1]}", at=open_end[0])
+                yield open_end
             elif any(numbers(port.value)) and numbers(port.value) == numbers(other_port.value):
                 yield failed(
                     first.id,

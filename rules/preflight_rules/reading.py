@@ -18,6 +18,7 @@ from preflight.job import (
     join,
     lift,
 )
+from preflight.judgement import Verdict, unknown
 
 #: Launchers that start one agent on each node, which then starts the ranks of that node.
 AGENT_LAUNCHERS = frozenset({"torchrun", "accelerate", "paddle", "torch.distributed.launch"})
@@ -78,6 +79,18 @@ def why_unresolved(claims: Iterable[Claim], launch: Launch | None = None) -> tup
         if not _surely_holds(claim, launch):
             return claim, f"the branch `{' '.join(claim.condition.split())[:80]}`"
     return None
+
+
+def undecided(subject: str, claims: Iterable[Claim], launch: Launch | None = None, *, what: str = "") -> Verdict | None:
+    """`unknown` for a subject that hangs on a claim which cannot be relied on; None when all of them can.
+
+    `what` is said first, where the claim's own spelling does not tell what it decides.
+    """
+    found = why_unresolved(claims, launch)
+    if found is None:
+        return None
+    claim, why = found
+    return unknown(subject, f"{what + ': ' if what else ''}{quoted(claim)} depends on {why}", at=claim)
 
 
 def _surely_holds(claim: Claim, launch: Launch | None) -> bool:

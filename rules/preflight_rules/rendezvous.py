@@ -22,6 +22,7 @@ from preflight_rules.reading import (
     quoted,
     spoken,
     texts,
+    undecided,
     where,
     why_unresolved,
 )
@@ -97,9 +98,9 @@ def rendezvous_on_loopback(job: Job) -> Iterator[Verdict]:
         if not addresses or not because:
             continue
         met = True
-        open_end = why_unresolved((*because, *addresses), launch)
+        open_end = undecided(launch.id, (*because, *addresses), launch)
         if open_end is not None:
-            yield unknown(launch.id, f"{quoted(open_end[0])} depends on {open_end[1]}", at=open_end[0])
+            yield open_end
         elif not certainly_several(nodes):
             yield passed(launch.id)
         else:

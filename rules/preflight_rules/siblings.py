@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from preflight.job import Claim, Job, Launch
-from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.judgement import Verdict, failed, not_applicable, passed, rule
 from preflight.outcome import Severity
 from preflight_rules.reading import (
     SPREADING_WRAPPERS,
@@ -15,8 +15,8 @@ from preflight_rules.reading import (
     numbers,
     quoted,
     texts,
+    undecided,
     where,
-    why_unresolved,
 )
 
 _SHARED = {
@@ -113,11 +113,9 @@ def _shared(job: Job, group: Sequence[Launch], quantity: str, meaning: str) -> V
     subject = f"{group[0].id} and {len(group) - 1} more"
     first, first_claims = said[0]
     for launch, claims in said[1:]:
-        open_end = why_unresolved((*first_claims, *claims))
+        open_end = undecided(subject, (*first_claims, *claims), what=meaning)
         if open_end is not None:
-            return unknown(
-                subject, f"{meaning}: {quoted(open_end[0])} depends on {open_end[1]}", at=open_end[0]
-            )
+            return open_end
         one, other = job_value(first_claims), job_value(claims)
         ours, theirs = set(numbers(one) or texts(one)), set(numbers(other) or texts(other))
         if ours and theirs and not ours & theirs:
@@ -176,9 +174,9 @@ def node_rank_twice_or_missing(job: Job) -> Iterator[Verdict]:
 def _in_range(job: Job, launch: Launch) -> Verdict:
     ranks = job.setting("node_rank", launch.scope)
     nodes, because = nodes_spanned(job, launch)
-    open_end = why_unresolved(ranks, launch)
+    open_end = undecided(launch.id, ranks, launch)
     if open_end is not None:
-        return unknown(launch.id, f"{quoted(open_end[0])} depends on {open_end[1]}", at=open_end[0])
+        return open_end
     found, most = numbers(job_value(ranks)), max(numbers(nodes))
     if found and all(rank >= most or rank < 0 for rank in found):
         return failed(
@@ -195,9 +193,9 @@ def _in_range(job: Job, launch: Launch) -> Verdict:
 def _each_once(job: Job, group: Sequence[Launch]) -> Verdict:
     subject = f"{group[0].id} and {len(group) - 1} more"
     claims = [job.setting("node_rank", launch.scope)[0] for launch in group]
-    open_end = why_unresolved(claims)
+    open_end = undecided(subject, claims)
     if open_end is not None:
-        return unknown(subject, f"{quoted(open_end[0])} depends on {open_end[1]}", at=open_end[0])
+        return open_end
     seen: dict[int, Claim] = {}
     for claim in claims:
         rank = min(numbers(claim.value), default=-1)

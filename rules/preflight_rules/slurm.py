@@ -17,6 +17,7 @@ from preflight_rules.reading import (
     on_first_node_only,
     quoted,
     spoken,
+    undecided,
     where,
     why_unresolved,
 )
@@ -95,11 +96,9 @@ def _one_rank_each(job: Job, launch: Launch) -> bool:
 def _by_total(job: Job, launch: Launch) -> Iterator[Verdict]:
     """`--ntasks=4 --nodes=2` says two tasks a node without saying so."""
     tasks, nodes = job.setting("tasks", launch.scope), job.setting("nodes", launch.scope)
-    open_end = why_unresolved((*tasks, *nodes), launch)
+    open_end = undecided(launch.id, (*tasks, *nodes), launch, what="tasks per node")
     if open_end is not None:
-        yield unknown(
-            launch.id, f"tasks per node: {quoted(open_end[0])} depends on {open_end[1]}", at=open_end[0]
-        )
+        yield open_end
         return
     if not tasks or not nodes:
         yield unknown(launch.id, "nothing says how many tasks srun starts on each node")
@@ -172,9 +171,9 @@ def one_task_for_several_gpus(job: Job) -> Iterator[Verdict]:
         if not gpus or not nodes:
             continue
         met = True
-        open_end = why_unresolved((*tasks, *gpus, *nodes), launch)
+        open_end = undecided(launch.id, (*tasks, *gpus, *nodes), launch)
         if open_end is not None:
-            yield unknown(launch.id, f"{quoted(open_end[0])} depends on {open_end[1]}", at=open_end[0])
+            yield open_end
         elif not tasks:
             yield unknown(launch.id, "nothing says how many tasks srun starts on each node")
         elif (
@@ -245,9 +244,9 @@ def multi_node_launcher_on_first_node_only(job: Job) -> Iterator[Verdict]:
                 yield passed(launch.id)
             continue
         met = True
-        open_end = why_unresolved((*alone, *told), launch)
+        open_end = undecided(launch.id, (*alone, *told), launch, what="nodes")
         if open_end is not None:
-            yield unknown(launch.id, f"nodes: {quoted(open_end[0])} depends on {open_end[1]}", at=open_end[0])
+            yield open_end
         elif certainly_several(job_value(told)):
             yield _alone(job, launch, told[0])
         else:
@@ -323,9 +322,9 @@ def allocated_nodes_never_used(job: Job) -> Iterator[Verdict]:
     if not granted or not job.launches:
         yield not_applicable(job.name, "no batch script says how many nodes it asks for")
         return
-    open_end = why_unresolved(granted)
+    open_end = undecided(job.name, granted, what="nodes")
     if open_end is not None:
-        yield unknown(job.name, f"nodes: {quoted(open_end[0])} depends on {open_end[1]}", at=open_end[0])
+        yield open_end
         return
     waiting = any(certainly_several(job_value(job.requiring("nodes", launch.scope))) for launch in alone)
     if len(alone) < len(job.launches) or waiting or not certainly_several(job_value(granted)):

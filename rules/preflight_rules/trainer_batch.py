@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from preflight.job import Claim, Job, Launch
-from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.judgement import Verdict, failed, not_applicable, passed, rule
 from preflight.outcome import Severity
 from preflight_rules.batch_sizes import KEYS, configured, given_to_trainer, uses_hugging_face
-from preflight_rules.reading import job_value, numbers, quoted, spoken, subjects, where, why_unresolved
+from preflight_rules.reading import job_value, numbers, quoted, spoken, subjects, undecided, where
 
 
 @rule(
@@ -53,10 +53,10 @@ def trainer_and_deepspeed_batch_differ(job: Job) -> Iterator[Verdict]:
             if not ours or not theirs:
                 continue
             met = True
-            open_end = why_unresolved((*ours, *theirs), launch)
+            open_end = undecided(subject, (*ours, *theirs), launch)
             one, other = numbers(job_value(ours)), numbers(job_value(theirs))
             if open_end is not None:
-                yield unknown(subject, f"{quoted(open_end[0])} depends on {open_end[1]}", at=open_end[0])
+                yield open_end
             elif one and other and not set(one) & set(other):
                 yield failed(
                     subject,

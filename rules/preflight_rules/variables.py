@@ -17,8 +17,8 @@ from preflight_rules.reading import (
     spoken,
     subjects,
     texts,
+    undecided,
     where,
-    why_unresolved,
 )
 from preflight_rules.tables import accepted_values, known_variables, leftovers
 
@@ -174,9 +174,9 @@ def variable_value_not_understood(job: Job) -> Iterator[Verdict]:
         if accepted is None:
             continue
         met = True
-        open_end = why_unresolved((claim,), launch)
+        open_end = undecided(subject, (claim,), launch)
         if open_end is not None:
-            yield unknown(subject, f"{quoted(claim)} depends on {open_end[1]}", at=claim)
+            yield open_end
             continue
         values = texts(claim.value)
         if values and not any(_understood(value, accepted.choices) for value in values):
@@ -243,10 +243,10 @@ def debug_setting_left_on(job: Job) -> Iterator[Verdict]:
         if row is None or (nodes is not None and certainly_one(nodes)):
             continue
         met = True
-        open_end = why_unresolved((claim,), launch)
+        open_end = undecided(subject, (claim,), launch)
         values = texts(claim.value)
         if open_end is not None:
-            yield unknown(subject, f"{quoted(claim)} depends on {open_end[1]}", at=claim)
+            yield open_end
         elif values and all(value.strip().upper() in row.values for value in values):
             several = nodes is not None and certainly_several(nodes)
             yield failed(
@@ -314,10 +314,10 @@ def exported_rendezvous_ignored(job: Job) -> Iterator[Verdict]:
             if not exported or not taken:
                 continue
             met = True
-            open_end = why_unresolved(taken, launch)
+            open_end = undecided(launch.id, taken, launch)
             same = set(texts(job_value(exported)) or ()) & {str(v) for v in taken[0].alternatives}
             if open_end is not None:
-                yield unknown(launch.id, f"{quoted(open_end[0])} depends on {open_end[1]}", at=open_end[0])
+                yield open_end
             elif same:
                 yield passed(launch.id)
             else:

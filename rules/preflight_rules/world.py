@@ -20,6 +20,7 @@ from preflight_rules.reading import (
     roots,
     spoken,
     subjects,
+    undecided,
     where,
     why_unresolved,
 )
@@ -279,9 +280,9 @@ def _within_slots(job: Job, launch: Launch) -> Verdict | None:
     hosts = [value for c in job.setting("hosts", launch.scope) for value in c.alternatives]
     if len(hosts) != 1 or not isinstance(hosts[0], tuple) or len(hosts[0]) != len(slots):
         return None
-    open_end = why_unresolved((*tasks, *slots), launch)
+    open_end = undecided(launch.id, (*tasks, *slots), launch)
     if open_end is not None:
-        return unknown(launch.id, f"{quoted(open_end[0])} depends on {open_end[1]}", at=open_end[0])
+        return open_end
     asked = numbers(job_value(tasks))
     there = sum(max(numbers(c.value), default=0) for c in slots)
     if not asked or min(asked) <= there:
