@@ -5,6 +5,7 @@ from __future__ import annotations
 #: Every check as `module:attribute`, so that listing them imports none of them.
 PACK = (
     "preflight_checks.nodes:node_unreachable",
+    "preflight_checks.nodes:node_count_differs",
     "preflight_checks.names:hostname_loopback",
     "preflight_checks.names:master_name",
     "preflight_checks.nics:interface_filter",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from preflight.job import Job
-from preflight.judgement import Verdict, check, failed, passed
+from preflight.job import Job, Known
+from preflight.judgement import Verdict, check, failed, not_applicable, passed
 from preflight.outcome import Evidence, Severity
 from preflight.recording import Facts, Fleet, NodeRecord
 from preflight.request import Request
@@ -69,3 +69,50 @@ def node_unreachable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 def _who(record: NodeRecord) -> str:
     node = record.node
     return f"{node.name} (at {node.address})" if node.address not in ("", node.name) else node.name
+
+
+@check(
+    "NOD002",
+    "node-count-differs",
+    plan=_plan,
+    severity=Severity.WARNING,
+    evidence=("https://docs.pytorch.org/docs/stable/elastic/run.html",),
+)
+def node_count_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """The nodes looked at are as many as the job runs on.
+
+    What it checks: the number of nodes given (--hosts, --hostfile, or the job's own list) is the one that the job's
+    launches over several nodes ask for.
+
+    Why it matters: a node nobody looked at may be the one that hangs the job, and a launch that waits for more
+    nodes than there are never begins.
+
+    Example: `--nnodes=4` in the script, and `--hosts node[1-3]`.
+
+    Fix: name all nodes of the job in rank order, or correct the number in the script.
+
+    Known limits: launches that ask for different numbers, and elastic ranges, are left alone.
+
+    Evidence: the documentation of torchrun: a launch waits for the number of nodes it was told.
+    """
+    given = len(fleet.records)
+    asked = {}
+    for launch in job.launches:
+        value = job.value("nodes", launch.scope)
+        if isinstance(value, Known) and isinstance(value.value, int) and value.value > 1:
+            asked[value.value] = launch
+    if len(asked) != 1:
+        yield not_applicable(job.name, "no launch over several nodes says how many, or they do not agree")
+        return
+    ((wanted, launch),) = asked.items()
+    if wanted == given:
+        yield passed(job.name)
+        return
+    claim = (job.setting("nodes", launch.scope) or job.requiring("nodes", launch.scope))[0]
+    yield failed(
+        job.name,
+        f"`{claim.spelling}` runs the job on {wanted} nodes, but {given} {'was' if given == 1 else 'were'} given to "
+        f"look at: {'the others were not looked at' if given < wanted else 'the rest is not part of the job'}",
+        at=claim,
+        remedy=f"Name the job's {wanted} nodes in rank order (--hosts, --hostfile), or correct `{claim.spelling}`.",
+    )

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
+from preflight.job import OneOf, Unresolved
 from preflight.outcome import Status
 from preflight.recording import Fleet
 from preflight_checks.clocks import clock_spread
-from preflight_checks.nodes import node_unreachable
+from preflight_checks.nodes import node_count_differs, node_unreachable
 
 from .build import facts, fleet, job, judge, one, statuses
 
@@ -15,10 +18,7 @@ from .build import facts, fleet, job, judge, one, statuses
 def with_clocks(*offsets: float | None, round_trip_s: float = 0.01) -> Fleet:
     records = fleet(len(offsets)).records
     return Fleet(
-        tuple(
-            replace(r, clock_offset_s=o, round_trip_s=round_trip_s)
-            for r, o in zip(records, offsets, strict=True)
-        )
+        tuple(replace(r, clock_offset_s=o, round_trip_s=round_trip_s) for r, o in zip(records, offsets, strict=True))
     )
 
 
@@ -28,6 +28,22 @@ def test_a_silent_node_is_named_with_the_words_of_ssh() -> None:
     assert found.nodes == ("node3",)
     assert "Connection refused" in found.message and "node3" in found.remedy
     assert sum(v.status is Status.PASS for v in verdicts) == 3
+
+
+@pytest.mark.parametrize(("given", "says"), [(3, "3 were given"), (5, "not part of the job"), (1, "1 was given")])
+def test_fewer_or_more_nodes_than_the_job_has(given: int, says: str) -> None:
+    found = one(judge(node_count_differs, job(nodes=4), fleet(given), facts()), Status.FAIL)
+    assert says in found.message and "nodes=4" in found.message
+
+
+def test_as_many_nodes_as_the_job_has_pass() -> None:
+    assert statuses(judge(node_count_differs, job(nodes=4), fleet(4), facts())) == {"pass"}
+
+
+@pytest.mark.parametrize("nodes", [1, "2:4", Unresolved("$N comes from outside"), OneOf((2, 4))])
+def test_a_number_of_nodes_that_is_not_certain_is_left_alone(nodes: object) -> None:
+    judged = judge(node_count_differs, job(nodes=nodes), fleet(3), facts())
+    assert statuses(judged) == {"not-applicable"}
 
 
 def test_clocks_within_a_second_pass() -> None:
