@@ -6,12 +6,13 @@ Checks plan from these, so that only what the job makes necessary is asked of a 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from preflight.job import WHOLE_JOB, Claim, Job, Known, Scope, Unresolved, as_int
 from preflight.job.hostname import split_endpoint
-from preflight.recording import Fleet, Node
+from preflight.judgement import Verdict, unknown
+from preflight.recording import Facts, Fleet, Node, Unavailable
 
 #: torch.distributed.run: a c10d rendezvous endpoint without a port listens here (DEFAULT_PORT of its back end).
 C10D_PORT = 29400
@@ -161,6 +162,16 @@ def unreached(fleet: Fleet) -> tuple[str, ...]:
     return tuple(record.node.name for record in fleet.records if record.problem)
 
 
+def unseen(facts: Facts, probe: Callable[..., object], what: str) -> Iterator[Verdict]:
+    """`unknown` for the nodes where a probe could not observe `what`, each reason once with its nodes."""
+    missing: dict[str, list[str]] = {}
+    for seen in facts.each(probe):
+        if isinstance(seen.fact, Unavailable):
+            missing.setdefault(seen.fact.reason, []).append(seen.node)
+    for reason, nodes in missing.items():
+        yield unknown(f"{what} on {fold(nodes)}", reason)
+
+
 def is_literal(host: str) -> bool:
     """Whether `host` is an address, not a name."""
     try:
@@ -242,9 +253,7 @@ def filter_of(job: Job, variable: str, node: str = "") -> Filter | None:
 def filter_unresolved(job: Job, variable: str) -> bool:
     """Whether the files set `variable` to something only run time can tell."""
     return any(
-        isinstance(claim.value, Unresolved)
-        for scope in scopes(job)
-        for claim in job.setting(f"env.{variable}", scope)
+        isinstance(claim.value, Unresolved) for scope in scopes(job) for claim in job.setting(f"env.{variable}", scope)
     )
 
 

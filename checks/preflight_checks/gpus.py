@@ -145,11 +145,10 @@ def gpu_model(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     elif not found.odd:
         yield passed(f"{found.common} on {len(models)} nodes")
     else:
-        node, model = next(iter(found.odd.items()))
+        node, model = found.first_odd
         yield failed(
             "GPU models",
-            f"GPUs differ between nodes: {fold(f'{n}: {m}' for n, m in found.odd.items())}; "
-            f"{len(found.agreeing)} nodes have {found.common}",
+            f"GPUs differ between nodes: {found.spoken}",
             at=Evidence("NVML", model, found.common, "nvidia-smi -L", node),
             also=gpu_claims(job),
             nodes=tuple(found.odd),

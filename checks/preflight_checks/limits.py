@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from preflight.job import Claim, Job, Known
 from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
 from preflight.outcome import Confidence, Evidence, Severity
-from preflight.recording import Facts, Fleet, Observed
+from preflight.recording import Facts, Fleet
 from preflight.request import Request, probe_name
-from preflight_checks.demands import backends, fold, largest, scopes
+from preflight_checks.demands import backends, fold, largest, scopes, unseen
 from preflight_checks.probes.limits import Limits, limits
 
 MIB, GIB = 2**20, 2**30
@@ -30,18 +30,6 @@ def _ranks(job: Job) -> tuple[int, tuple[Claim, ...]]:
 
 def _request(node: str, claims: tuple[Claim, ...]) -> Request:
     return Request(probe_name(limits), node, context=True, because=claims)
-
-
-def _each(facts: Facts) -> tuple[dict[str, Limits], dict[str, list[str]]]:
-    """The limits by node, and the nodes without them by reason."""
-    have: dict[str, Limits] = {}
-    missing: dict[str, list[str]] = {}
-    for seen in facts.each(limits):
-        if isinstance(seen.fact, Observed):
-            have[seen.node] = seen.fact.value
-        else:
-            missing.setdefault(seen.fact.reason, []).append(seen.node)
-    return have, missing
 
 
 def _shm_users(job: Job) -> tuple[int, tuple[Claim, ...]]:
@@ -86,15 +74,10 @@ def shm_too_small(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     if not users:
         yield not_applicable("shared memory", "one rank per node and no loader workers are known of")
         return
-    have, missing = _each(facts)
-    for reason, nodes in missing.items():
-        yield unknown(f"shared memory on {fold(nodes)}", reason)
+    have = facts.observed(limits)
+    yield from unseen(facts, limits, "shared memory")
     tiny = {node: v for node, v in have.items() if _known(v.shm_total_bytes) <= CONTAINER_DEFAULT_SHM}
-    full = {
-        node: v
-        for node, v in have.items()
-        if node not in tiny and _known(v.shm_free_bytes) < users * SHM_EACH
-    }
+    full = {node: v for node, v in have.items() if node not in tiny and _known(v.shm_free_bytes) < users * SHM_EACH}
     blind = {node: v for node, v in have.items() if v.shm_total_bytes is None}
     for node, value in blind.items():
         yield unknown(f"shared memory on {node}", f"/dev/shm cannot be looked at: {value.shm_problem}")
@@ -181,17 +164,18 @@ def memlock_limited(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Evidence: NVIDIA/nccl-tests#206, openucx/ucx#8229, openucx/ucx#8684.
     """
     claims = _rdma_claims(job)
-    have, missing = _each(facts)
+    have = facts.observed(limits)
+    blind = tuple(unseen(facts, limits, "locked memory"))
     with_rdma = {node: value for node, value in have.items() if value.rdma_devices}
-    if not claims or len(fleet.nodes) < 2 or (have and not with_rdma and not missing):
+    if not claims or len(fleet.nodes) < 2 or (have and not with_rdma and not blind):
         yield not_applicable("locked memory", "the job does not use RDMA, or no node has RDMA devices")
         return
-    for reason, nodes in missing.items():
-        yield unknown(f"locked memory on {fold(nodes)}", reason)
+    yield from blind
     low = {n: v for n, v in with_rdma.items() if _known(v.locked_memory_soft_bytes) < MEMLOCK_COMFORT}
     if with_rdma and not low:
         yield passed(f"locked memory on {len(with_rdma)} nodes")
-    for hard, group in ((True, _under(low, MEMLOCK_FLOOR)), (False, _from(low, MEMLOCK_FLOOR))):
+    for hard in (True, False):
+        group = {n: v for n, v in low.items() if (_known(v.locked_memory_soft_bytes) < MEMLOCK_FLOOR) is hard}
         if group:
             node, value = next(iter(group.items()))
             limit = _size(value.locked_memory_soft_bytes)
@@ -207,14 +191,6 @@ def memlock_limited(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
                 severity=None if hard else Severity.WARNING,
                 confidence=None if hard else Confidence.MEDIUM,
             )
-
-
-def _under(low: dict[str, Limits], floor: int) -> dict[str, Limits]:
-    return {node: value for node, value in low.items() if _known(value.locked_memory_soft_bytes) < floor}
-
-
-def _from(low: dict[str, Limits], floor: int) -> dict[str, Limits]:
-    return {node: value for node, value in low.items() if _known(value.locked_memory_soft_bytes) >= floor}
 
 
 def _world(job: Job, fleet: Fleet) -> tuple[int, tuple[Claim, ...]]:
@@ -259,9 +235,8 @@ def open_files(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     if world < 2:
         yield not_applicable("open files", "the job has one rank")
         return
-    have, missing = _each(facts)
-    for reason, nodes in missing.items():
-        yield unknown(f"open files on {fold(nodes)}", reason)
+    have = facts.observed(limits)
+    yield from unseen(facts, limits, "open files")
     needed = FILES_BASE + 4 * world
     # One connection for each other rank, and what any Python process holds, is beyond doubt.
     certain = world + 32
@@ -278,9 +253,7 @@ def open_files(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         yield failed(
             f"open files: {'certain' if hard else 'estimate'}",
             f"a rank on {fold(group)} may open {value.open_files_soft} files; {world} ranks need about {needed}",
-            at=Evidence(
-                "open-files limit", f"{value.open_files_soft} (hard {roof})", f"{needed}", "ulimit -n", node
-            ),
+            at=Evidence("open-files limit", f"{value.open_files_soft} (hard {roof})", f"{needed}", "ulimit -n", node),
             also=claims,
             nodes=tuple(group),
             remedy="`ulimit -n 65536` in the job script (up to the hard limit), or LimitNOFILE for the daemon that "

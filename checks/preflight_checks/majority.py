@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from preflight_checks.demands import fold
+
 T = TypeVar("T")
 
 
@@ -18,6 +20,17 @@ class Split(Generic[T]):
     agreeing: tuple[str, ...]
     odd: dict[str, T]
     clear: bool
+
+    @property
+    def first_odd(self) -> tuple[str, T]:
+        """The first node with another value, as an example; there must be one."""
+        return next(iter(self.odd.items()))
+
+    @property
+    def spoken(self) -> str:
+        """Who has what: the odd nodes one by one, the others by their number."""
+        odd = fold(f"{node}: {value}" for node, value in self.odd.items())
+        return f"{odd}; {len(self.agreeing)} {'node has' if len(self.agreeing) == 1 else 'nodes have'} {self.common}"
 
 
 def split(values: Mapping[str, T]) -> Split[T] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 
 from preflight.job import Job
@@ -31,6 +30,7 @@ from preflight_checks.interface_filter import (
     select,
     subnet,
 )
+from preflight_checks.majority import split
 from preflight_checks.probes.interfaces import Interface, Route, interfaces, route
 
 
@@ -78,9 +78,7 @@ def interface_filter(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         yield from _judge_filter(job, f"{variable}={value}", on, facts, several=len(fleet.nodes) > 1)
 
 
-def _judge_filter(
-    job: Job, spelled: str, on: dict[str, Filter], facts: Facts, *, several: bool
-) -> Iterator[Verdict]:
+def _judge_filter(job: Job, spelled: str, on: dict[str, Filter], facts: Facts, *, several: bool) -> Iterator[Verdict]:
     some = next(iter(on.values()))
     nothing: dict[str, tuple[Interface, ...]] = {}
     lacking: dict[str, tuple[str, ...]] = {}
@@ -92,9 +90,7 @@ def _judge_filter(
     for node in on:
         fact = facts.of(interfaces, node)
         if isinstance(fact, Unavailable):
-            yield unknown(
-                f"{spelled} on {node}", f"its interfaces could not be listed: {fact.reason}", required=True
-            )
+            yield unknown(f"{spelled} on {node}", f"its interfaces could not be listed: {fact.reason}", required=True)
             continue
         have = tuple(fact.value.interfaces)
         choice = select(some.variable, some.value, have)
@@ -146,9 +142,7 @@ def _judge_filter(
         yield failed(
             f"{spelled}: unusable",
             f"{spelled} chooses {item.name} on {fold(unusable)}: it is {state}",
-            at=_evidence(
-                node, f"{item.name} is {state}", "an interface that is up and reaches the other nodes"
-            ),
+            at=_evidence(node, f"{item.name} is {state}", "an interface that is up and reaches the other nodes"),
             also=some.claims,
             nodes=tuple(unusable),
             remedy=f"`ip link set {item.name} up` on {fold(unusable)}, or choose another interface."
@@ -209,9 +203,7 @@ def _subnets(left: tuple[Interface, ...]) -> set[str]:
 def _listed(have: tuple[Interface, ...]) -> str:
     addressed = [item for item in have if item.addresses] or list(have)
     return fold(
-        f"{item.name} ({item.addresses[0].address}/{item.addresses[0].prefix})"
-        if item.addresses
-        else item.name
+        f"{item.name} ({item.addresses[0].address}/{item.addresses[0].prefix})" if item.addresses else item.name
         for item in addressed
     )
 
@@ -247,9 +239,7 @@ def _plan_route(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
 
 
 def _routes(facts: Facts, host: str) -> dict[str, Observed[Route] | Unavailable]:
-    return {
-        seen.node: seen.fact for seen in facts.each(route) if seen.request.params.get("destination") == host
-    }
+    return {seen.node: seen.fact for seen in facts.each(route) if seen.request.params.get("destination") == host}
 
 
 def _choices(job: Job, facts: Facts) -> dict[str, Chosen]:
@@ -349,20 +339,18 @@ def interface_mtu(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Evidence: NVIDIA/nccl#1524, NVIDIA/nccl#1957.
     """
     choices = _choices(job, facts)
-    known = {node: c for node, c in choices.items() if c.interface.mtu is not None}
-    if len(known) < 2:
+    found = split({node: c.interface.mtu for node, c in choices.items() if c.interface.mtu is not None})
+    if found is None or len(found.agreeing) + len(found.odd) < 2:
         yield not_applicable("MTU", "fewer than two nodes with a chosen interface")
         return
-    common = Counter(c.interface.mtu for c in known.values()).most_common(1)[0][0]
-    odd = {node: c for node, c in known.items() if c.interface.mtu != common}
-    if not odd:
-        yield passed(f"MTU {common} on {len(known)} nodes")
+    if not found.odd:
+        yield passed(f"MTU {found.common} on {len(found.agreeing)} nodes")
         return
-    node, choice = next(iter(odd.items()))
-    said = ", ".join(f"{n}: {c.interface.mtu}" for n, c in list(odd.items())[:6])
+    node, _ = found.first_odd
+    choice, common = choices[node], found.common
     yield failed(
         "MTU",
-        f"the chosen interfaces have different MTUs: {said}, but {common} on the other {len(known) - len(odd)} nodes",
+        f"the chosen interfaces have different MTUs: {found.spoken}",
         at=Evidence(
             "interfaces",
             f"{choice.interface.name} mtu {choice.interface.mtu}",
@@ -371,7 +359,7 @@ def interface_mtu(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             node,
         ),
         also=choice.filter.claims,
-        nodes=tuple(odd),
-        remedy=f"Set one MTU everywhere: `ip link set {choice.interface.name} mtu {common}` on {fold(odd)}, "
+        nodes=tuple(found.odd),
+        remedy=f"Set one MTU everywhere: `ip link set {choice.interface.name} mtu {common}` on {fold(found.odd)}, "
         "or fix the others.",
     )

@@ -14,7 +14,7 @@ from preflight.judgement import Verdict, check, failed, not_applicable, passed, 
 from preflight.outcome import Confidence, Evidence, Severity
 from preflight.recording import Facts, Fleet, Observed, Seen, Unavailable
 from preflight.request import Request, probe_name
-from preflight_checks.demands import fold, gpu_claims
+from preflight_checks.demands import fold, gpu_claims, unseen
 from preflight_checks.gpus import plan_gpus
 from preflight_checks.majority import split
 from preflight_checks.probes.gpus import gpus
@@ -56,9 +56,7 @@ def _plan_driver(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     claims = gpu_claims(job)
     if claims:
         for node in fleet.reached:
-            yield Request(
-                probe_name(packages), node.name, context=True, because=claims, required=True, deadline_s=8.0
-            )
+            yield Request(probe_name(packages), node.name, context=True, because=claims, required=True, deadline_s=8.0)
 
 
 @check(
@@ -115,9 +113,7 @@ def driver_too_old(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         elif _numbers(driver) >= _numbers(needed):
             yield passed(node)
         elif compatible:
-            yield unknown(
-                node, f"driver {driver} is older than {needed}, but {compatible} may make up for it"
-            )
+            yield unknown(node, f"driver {driver} is older than {needed}, but {compatible} may make up for it")
         else:
             old.setdefault((driver, what, cuda), []).append(node)
     for what, found in without_cuda.items():
@@ -197,11 +193,10 @@ def driver_skew(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     elif not found.odd:
         yield passed(f"driver {found.common} on {len(drivers)} nodes")
     else:
-        node, driver = next(iter(found.odd.items()))
+        node, driver = found.first_odd
         yield failed(
             "drivers",
-            f"driver versions differ: {fold(f'{n}: {d}' for n, d in found.odd.items())}; "
-            f"{len(found.agreeing)} nodes have {found.common}",
+            f"driver versions differ: {found.spoken}",
             at=Evidence("NVML", driver, found.common, "nvidia-smi", node),
             also=gpu_claims(job),
             nodes=tuple(found.odd),
@@ -243,15 +238,8 @@ def framework_skew(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     if len(fleet.nodes) < 2 or not job.launches:
         yield not_applicable("framework versions", "the job has one node, or no launch")
         return
-    missing: dict[str, list[str]] = {}
-    have: dict[str, Packages] = {}
-    for seen in facts.each(packages):
-        if isinstance(seen.fact, Observed):
-            have[seen.node] = seen.fact.value
-        else:
-            missing.setdefault(seen.fact.reason, []).append(seen.node)
-    for reason, nodes in missing.items():
-        yield unknown(f"framework versions on {fold(nodes)}", reason)
+    yield from unseen(facts, packages, "framework versions")
+    have = facts.observed(packages)
     if len(have) < 2:
         return
     names = sorted({name for value in have.values() for name in value.versions})
@@ -284,9 +272,7 @@ def _skew(name: str, have: dict[str, Packages]) -> Verdict | None:
         f"{name} versions",
         f"{name} differs between nodes: {fold(f'{n}: {v}' for n, v in found.odd.items())}; "
         f"{fold(found.agreeing, 4)} {'has' if len(found.agreeing) == 1 else 'have'} {found.common}",
-        at=Evidence(
-            "packages", f"{name} {version} for {executable}", found.common, f"{executable} -m pip list", node
-        ),
+        at=Evidence("packages", f"{name} {version} for {executable}", found.common, f"{executable} -m pip list", node),
         nodes=tuple(found.odd),
         remedy=f"Install {name} {found.common} on {fold(found.odd)}, or run all ranks from one environment.",
         severity=None if breaking else Severity.WARNING,
