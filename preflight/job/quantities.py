@@ -80,6 +80,7 @@ _ALL = (
     Quantity("uses_fsdp", bool, "wraps a model in FullyShardedDataParallel or fully_shard"),
     Quantity("training_framework", str, "library whose trainer drives the loop (and calls set_epoch itself)"),
     Quantity("local_rank_argument", str, "spelling of the local-rank option the script declares"),
+    Quantity("strict_arguments", bool, "the script's own parser stops at options that the script does not declare"),
     Quantity("dataloader", str, "variable a DataLoader is bound to; its other claims name this one in `because`"),
     Quantity("distributed_sampler", str, "variable a DistributedSampler is bound to; empty when to none"),
     Quantity("sampler_shuffle", bool, "whether that sampler shuffles"),

@@ -52,4 +52,6 @@ PACK: tuple[str, ...] = (
     "preflight_rules.data_loading:fewer_shards_than_ranks",
     "preflight_rules.data_loading:long_work_behind_short_timeout",
     "preflight_rules.local_rank:local_rank_option_of_old_torch",
+    "preflight_rules.local_rank:local_rank_option_not_declared",
+    "preflight_rules.local_rank:local_rank_same_for_all_processes",
 )

@@ -6,8 +6,17 @@ from collections.abc import Iterator
 
 from preflight.job import Job
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight.outcome import Severity
-from preflight_rules.reading import distinct, texts
+from preflight.outcome import Confidence, Severity
+from preflight_rules.reading import (
+    certainly_several,
+    distinct,
+    job_value,
+    numbers,
+    quoted,
+    spoken,
+    texts,
+    why_unresolved,
+)
 
 
 @rule(
@@ -65,3 +74,111 @@ def local_rank_option_of_old_torch(job: Job) -> Iterator[Verdict]:
             yield passed(launch.id)
     if not met:
         yield not_applicable(job.name, "nothing is started with torch.distributed.launch")
+
+
+@rule(
+    "LRK002",
+    "local-rank-option-not-declared",
+    severity=Severity.ERROR,
+    profile="gate",
+    evidence=("hkchengrex/XMem#18", "https://docs.pytorch.org/docs/stable/elastic/run.html"),
+)
+def local_rank_option_not_declared(job: Job) -> Iterator[Verdict]:
+    """torch.distributed.launch passes --local-rank to a script whose parser does not know it.
+
+    What it checks:
+        A script started with `python -m torch.distributed.launch` (without `--use_env`) declares a local-rank option,
+        when all its options are declared in it and it takes no others.
+
+    Why it matters:
+        The launcher adds `--local-rank=N` to the arguments of every rank. argparse stops each of them with
+        "unrecognized arguments" before anything is trained.
+
+    Example:
+        `ArgumentParser().parse_args()` and `os.environ["LOCAL_RANK"]`, started by torch.distributed.launch.
+
+    Fix:
+        Start it with torchrun, which passes the local rank in the environment alone.
+
+    Known limits:
+        Nothing is said of a script with several parsers, with parse_known_args, or whose parser other functions get.
+
+    Evidence:
+        hkchengrex/XMem#18; PyTorch documentation, torchrun (transitioning from torch.distributed.launch).
+    """
+    met = False
+    for launch in job.launches:
+        strict = distinct(job.about("strict_arguments", launch.scope))
+        if launch.launcher != "torch.distributed.launch":
+            continue
+        met = True
+        if job.about("local_rank_argument", launch.scope):
+            yield passed(launch.id)
+            continue
+        if not strict:
+            yield unknown(launch.id, "which options the script takes is not known")
+            continue
+        yield failed(
+            launch.id,
+            "torch.distributed.launch adds `--local-rank` to the script's arguments, but"
+            f" {strict[0].span.path} declares no such option and takes no others: every rank stops.",
+            at=launch,
+            also=((strict[0], "takes only what the script declares"),),
+            remedy="Start it with torchrun, or give the launcher --use_env.",
+        )
+    if not met:
+        yield not_applicable(job.name, "nothing is started with torch.distributed.launch")
+
+
+@rule(
+    "LRK003",
+    "local-rank-same-for-all-processes",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("pytorch/pytorch#85604",),
+)
+def local_rank_same_for_all_processes(job: Job) -> Iterator[Verdict]:
+    """A launcher of several ranks hands all of them one and the same local rank.
+
+    What it checks:
+        No fixed `--local_rank` stands behind the script where the launcher starts several ranks on each node.
+
+    Why it matters:
+        Every rank of the node takes the same GPU, or every one behaves as rank 0 and wants to listen on one port.
+
+    Example:
+        `torchrun --nproc_per_node=2 train.py --local_rank 0`.
+
+    Fix:
+        Leave it out; the launcher sets LOCAL_RANK for each rank.
+
+    Known limits:
+        A script that reads LOCAL_RANK and ignores the option is not harmed. A negative value stands for "not given".
+
+    Evidence:
+        pytorch/pytorch#85604.
+    """
+    met = False
+    for launch in job.launches:
+        given = [c for c in job.about("local_rank", launch.scope) if c.source == "arguments"]
+        processes = job.setting("processes_per_node", launch.scope)
+        if not given or not processes or launch.launcher == "srun":
+            continue
+        met = True
+        open_end = why_unresolved((*given, *processes), launch)
+        fixed = numbers(job_value(given))
+        if open_end is not None:
+            yield unknown(launch.id, f"{quoted(open_end[0])} depends on {open_end[1]}", at=open_end[0])
+        elif fixed and min(fixed) >= 0 and certainly_several(job_value(processes)):
+            yield failed(
+                launch.id,
+                f"`{given[0].spelling}` is handed to all {spoken(numbers(job_value(processes)))} ranks of the node, so"
+                " each takes itself for the same one.",
+                at=given[0],
+                also=((processes[0], "ranks of each node"),),
+                remedy="Leave it out: the launcher sets LOCAL_RANK for each rank.",
+            )
+        else:
+            yield passed(launch.id)
+    if not met:
+        yield not_applicable(job.name, "no launcher of several ranks hands them a local rank")

@@ -9,7 +9,7 @@ from preflight.job import Claim, Strength, Unresolved, Value, alternatives, lift
 from preflight.job.quantities import QUANTITIES
 from preflight.job.value import Plain
 from preflight.redact import is_secret, scrub
-from preflight.sources.python.module import Module, argument, value_of
+from preflight.sources.python.module import Module, argument, dotted, value_of
 
 #: Option names (without dashes, `-` as `_`) whose meaning is the same in every script that was looked at.
 #: `--batch-size` and `--world-size` are not among them: they mean different things in different scripts.
@@ -55,6 +55,28 @@ def claims(module: Module) -> Iterator[Claim]:
             continue
         if call.func.attr == "add_argument" or module.called(call) == "click.option":
             yield from _option(module, call)
+    yield from _strict(module)
+
+
+def _strict(module: Module) -> Iterator[Claim]:
+    """A script with one parser, all of whose options it declares itself by name, and which takes no others."""
+    makers = [call for call in module.calls if module.called(call) == "argparse.ArgumentParser"]
+    methods = {id(call): call.func.attr for call in module.calls if isinstance(call.func, ast.Attribute)}
+    if len(makers) != 1 or "parse_known_args" in methods.values() or argument(makers[0], "parents") is not None:
+        return
+    parser = module.bound_to(makers[0])
+    parses: list[ast.Call] = []
+    for call in module.calls:
+        given = [*call.args, *(keyword.value for keyword in call.keywords)]
+        if parser and any(dotted(item) == parser for item in given):
+            return
+        method = methods.get(id(call))
+        if method == "add_argument" and not all(isinstance(item, ast.Constant) for item in call.args):
+            return
+        if method == "parse_args":
+            parses.append(call)
+    if len(parses) == 1 and not parses[0].args and not parses[0].keywords:
+        yield module.claim("strict_arguments", True, parses[0])
 
 
 def _option(module: Module, call: ast.Call) -> Iterator[Claim]:
