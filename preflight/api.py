@@ -122,7 +122,9 @@ def jobs_in(paths: Sequence[str | Path], *, root: str | Path | None = None) -> t
         raise UsageError(f"the root {top} is not a directory")
     held = top.resolve()
     for path in chosen:
-        place = path.absolute().parent.resolve() / path.name if path.name not in ("", "..") else path.resolve()
+        # A link to a file counts where the link stands; a folder is what it leads to.
+        whole = path.is_dir() or path.name in ("", "..")
+        place = path.resolve() if whole else path.absolute().parent.resolve() / path.name
         if place != held and held not in place.parents:
             raise UsageError(f"{path} lies outside --root {top}; name a root that holds it")
     return assemble(top, chosen, sources=catalog.sources())

@@ -126,3 +126,13 @@ def test_nothing_outside_the_root_is_read(tmp_path: Path) -> None:
     (inside / "ds_config.json").symlink_to(secret)
     _, report = lint(inside, "run.sh")
     assert "7777" not in json.dumps(report)
+
+
+def test_a_root_behind_a_link_holds_what_the_link_leads_to(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    a_job(tmp_path / "real")
+    link = tmp_path / "link"
+    link.symlink_to("real")
+    for path in (link, link / "run.sh"):
+        report = api.lint([path], root=link)
+        assert [file.path for file in report.inputs] == ["ds_config.json", "hostfile", "run.sh", "train.py"]
