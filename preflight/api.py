@@ -150,6 +150,10 @@ def _load(path: Path) -> Recording:
     try:
         return load(data)
     except ValueError as error:
+        if b'"exit_code"' in data and b'"coverage"' in data:
+            raise UsageError(
+                f"{path} is a report, and judge reads recordings: `preflight check --save recording.json` writes one"
+            ) from None
         raise UsageError(f"{path} is no recording that preflight {__version__} can read: {error}") from None
 
 

@@ -254,7 +254,10 @@ def judge(recording: Path, allow_incomplete: bool, **judging: Any) -> int:
 @cli.command()
 @click.argument("name", metavar="ID")
 def explain(name: str) -> int:
-    """Print what a rule or check looks for, why it matters and how to fix it."""
+    """Print what a rule or check looks for, why it matters and how to fix it.
+
+    ID may also be its name, or an area (RDV), which lists what the area holds.
+    """
     from preflight.explain import explanation
 
     _print(explanation(name) + "\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from collections.abc import Sequence
 
 from preflight import catalog
 from preflight.errors import UsageError
@@ -17,7 +18,7 @@ def everything() -> tuple[Rule | Check, ...]:
 
 
 def explanation(name: str) -> str:
-    """The docstring of the rule or check with this id or name, with its metadata above.
+    """The docstring of the rule or check with this id or name, with its metadata above; of an area, its list.
 
     Raises:
         UsageError: there is none; the message names the nearest.
@@ -26,6 +27,9 @@ def explanation(name: str) -> str:
     for item in everything():
         known[item.meta.id] = known[item.meta.name] = item
     chosen = known.get(name.upper()) or known.get(name.lower())
+    area = [item for item in everything() if item.meta.area == name.upper()]
+    if chosen is None and area:
+        return _rows(area).rstrip("\n")
     if chosen is None:
         near = catalog.nearest(name, known)
         hint = f"; the nearest: {', '.join(near)}" if near else ""
@@ -47,7 +51,11 @@ def listing(output: str) -> str:
     """A line each (`text`), or all metadata (`json`)."""
     if output == "json":
         return json.dumps([_as_json(item) for item in everything()], indent=2) + "\n"
-    rows = [(item.meta, _kind(item)) for item in everything()]
+    return _rows(everything())
+
+
+def _rows(items: Sequence[Rule | Check]) -> str:
+    rows = [(item.meta, _kind(item)) for item in items]
     width = max((len(meta.name) for meta, _ in rows), default=0)
     lines = [
         f"{meta.id}  {meta.name:<{width}}  {kind:<5}  {meta.severity.value:<7}  {_first_line(meta)}"

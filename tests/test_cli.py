@@ -299,6 +299,18 @@ def test_rules_and_explain_agree(capfd: pytest.CaptureFixture[str]) -> None:
         assert "Why it matters:" in out
 
 
+def test_an_area_is_explained_by_its_list(capfd: pytest.CaptureFixture[str]) -> None:
+    assert called("explain", "nod") == 0
+    assert [row.split()[0] for row in capfd.readouterr().out.splitlines()] == ["NOD001", "NOD002"]
+
+
+def test_a_report_is_told_from_a_recording(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    report = tree / "report.json"
+    assert called("lint", str(tree / "good"), "-o", f"json:{report}") == 0
+    assert called("judge", str(report)) == 2
+    assert "report.json is a report, and judge reads recordings" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize("document", ["report", "recording"])
 def test_schema(document: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert called("schema", document) == 0
