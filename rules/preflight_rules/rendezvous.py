@@ -138,6 +138,8 @@ def _meeting_place(launch: Launch, addresses: tuple[Claim, ...], because: tuple[
 
 def _with_value(claim: Claim, host: str) -> str:
     """The spelling, with the host it comes to where that cannot be read in it."""
+    if re.search(rf"{re.escape(host)}\s*,", claim.spelling):
+        return f"`{host}`, the first of {quoted(claim)},"
     return quoted(claim) if host in claim.spelling else f"{quoted(claim)} ({host})"
 
 

@@ -10,6 +10,8 @@ from preflight.outcome import Severity
 from preflight_rules.reading import (
     SPREADING_WRAPPERS,
     certainly_several,
+    host_of,
+    is_loopback,
     job_value,
     nodes_spanned,
     numbers,
@@ -105,9 +107,16 @@ def _known_ranks(job: Job, group: Iterable[Launch]) -> set[int]:
     return {n for launch in group for n in numbers(job_value(job.setting("node_rank", launch.scope)))}
 
 
+def _is_rank_0_itself(job: Job, launch: Launch, claims: Iterable[Claim]) -> bool:
+    """Whether node 0 names itself by a loopback address: its store listens on all, and the others dial its name."""
+    hosts = [host_of(text) for text in texts(job_value(claims))]
+    ranks = numbers(job_value(job.setting("node_rank", launch.scope)))
+    return ranks == (0,) and bool(hosts) and all(is_loopback(host) for host in hosts)
+
+
 def _shared(job: Job, group: Sequence[Launch], quantity: str, meaning: str) -> Verdict | None:
     said = [(launch, _deciding(job, launch, quantity)) for launch in group]
-    said = [(launch, claims) for launch, claims in said if claims]
+    said = [(launch, claims) for launch, claims in said if claims and not _is_rank_0_itself(job, launch, claims)]
     if len(said) < 2:
         return None
     subject = f"{group[0].id} and {len(group) - 1} more"

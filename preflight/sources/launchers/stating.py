@@ -27,6 +27,13 @@ from preflight.sources.launchers.options import Given, glue, pieces_of, split_la
 
 #: A range such as `2:4` with more members than this is left unresolved.
 _WIDEST_RANGE = 16
+#: Where a host may stand for one that the reader of the script is to write in.
+_OF_HOSTS = frozenset(("master_addr", "rendezvous_endpoint"))
+#: `xxx.xxx.xxx.xxx`, `<ip of node 0>`, `{master}`, `MASTER_IP`, `your-master`, `master_addr`; the port may be known.
+_BLANK = re.compile(
+    r"(?:[xX*]{1,4}(?:\.[xX*]{1,4}){3}|<[^<>]*>|\[[A-Za-z][^\]]*\]|\{[^{}]*\}|[A-Z]+(?:_[A-Z0-9]+)+|your[-_.].*"
+    r"|(?:master|head|main)_(?:node_|process_)?(?:addr|address|ip|host))(?::.*)?"
+)
 
 
 @dataclass(slots=True)
@@ -55,7 +62,7 @@ class Stating:
         """State one claim and return it."""
         claim = Claim(
             quantity=quantity,
-            value=value,
+            value=_unless_blank(value) if quantity in _OF_HOSTS else value,
             span=span,
             spelling=spelling,
             source=source or self.source,
@@ -90,6 +97,12 @@ class Stating:
             relation=relation,
             condition=(given.condition or self.condition) if isinstance(given, Said) else None,
         )
+
+
+def _unless_blank(value: Value) -> Value:
+    """A host that is a blank to be filled in is as unknown as one that comes from outside."""
+    blanks = [item for item in alternatives(value) if isinstance(item, str) and _BLANK.fullmatch(item.strip())]
+    return Unresolved(f"`{blanks[0]}`, which is to be filled in") if blanks else value
 
 
 @dataclass(frozen=True, slots=True)

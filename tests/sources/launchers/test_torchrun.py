@@ -108,6 +108,19 @@ def test_endpoints_are_split(endpoint: str, host: str, port: int) -> None:
     assert (found["master_addr"], found["master_port"]) == (host, port)
 
 
+@pytest.mark.parametrize("host", ["xxx.xxx.xxx.xxx", "'<ip of node 0>'", "MASTER_IP", "your-master", "master_addr"])
+def test_a_host_to_be_filled_in_is_unknown(host: str) -> None:
+    reading = read(f"torchrun --nnodes=2 --master_addr={host} --master_port=29500 t.py")
+    assert "which is to be filled in" in why(only(reading, "master_addr"))
+    assert only(reading, "master_port").value == Known(29500)
+
+
+@pytest.mark.parametrize("host", ["node0", "GPU1", "10.0.0.1", "master", "trainer_0", "x.example.org", "::1"])
+def test_a_real_host_is_known(host: str) -> None:
+    reading = read(f"torchrun --nnodes=2 --master_addr={host} --master_port=29500 t.py")
+    assert only(reading, "master_addr").value == Known(host)
+
+
 def test_no_default_where_unknown_words_may_hide_the_option() -> None:
     reading = read("torchrun $DISTRIBUTED_ARGS train.py --micro-batch-size 2")
     assert values(reading) == {"script": "train.py", "micro_batch_size_per_gpu": 2}
