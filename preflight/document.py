@@ -24,6 +24,14 @@ def to_bytes(adapter: Any, value: Any, *, indent: int) -> bytes:
     return calm(written.decode()).encode() + b"\n"
 
 
+def schema_of(adapter: Any, title: str) -> dict[str, Any]:
+    """JSON Schema (2020-12) of what `to_bytes` writes with this adapter."""
+    found: dict[str, Any] = adapter.json_schema(mode="serialization")
+    found["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    found["title"] = title
+    return found
+
+
 def calm(document: str) -> str:
     """The same JSON document with characters that a terminal obeys written as escapes."""
     return _OBEYED.sub(lambda match: f"\\u{ord(match[0]):04x}", document)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
-from preflight.document import to_bytes
+from preflight.document import schema_of, to_bytes
 from preflight.job import Job
 from preflight.outcome import PROFILES, Severity
 from preflight.request import Request, probe_name
@@ -311,8 +311,4 @@ def _recording_adapter() -> Any:
 
 def schema() -> dict[str, Any]:
     """JSON Schema (2020-12) of what `save` writes."""
-    found = _recording_adapter().json_schema(mode="serialization")
-    found["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-    found["title"] = "preflight recording"
-    assert isinstance(found, dict)
-    return found
+    return schema_of(_recording_adapter(), "preflight recording")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from preflight.catalog import Broken
-from preflight.document import to_bytes
+from preflight.document import schema_of, to_bytes
 from preflight.engine import fold, outcomes_of
 from preflight.job import UNSEEN, Job, Suppression
 from preflight.judgement import Check, Rule
@@ -214,11 +214,7 @@ def to_json(report: Report) -> bytes:
 
 def schema() -> dict[str, Any]:
     """JSON Schema (2020-12) of what `to_json` writes."""
-    found = _adapter().json_schema(mode="serialization")
-    found["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-    found["title"] = "preflight report"
-    assert isinstance(found, dict)
-    return found
+    return schema_of(_adapter(), "preflight report")
 
 
 def _adapter() -> Any:
