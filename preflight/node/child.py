@@ -130,12 +130,7 @@ def main(bundle: bytes, fd_in: int, fd_out: int, *, id: int, target: str, params
         answer(outlet, id, target, params)
     except (OSError, WireError):
         code = 1
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (OSError, ValueError, AttributeError):
-            pass
-    os._exit(code)
+    process.leave(code)
 
 
 def _heed_agent(fd: int) -> None:

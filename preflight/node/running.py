@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import sys
 from typing import Any, Dict, List, NoReturn, Optional, Tuple
 
 from preflight.node import bootstrap, child, process
@@ -254,12 +253,7 @@ def _become(ask: Ask, nonce: str, agent: int, pipes: List[Tuple[int, int]]) -> N
     except BaseException as error:
         os.write(2, ("%s: %s\n" % (type(error).__name__, error)).encode("utf-8", "replace"))
     finally:
-        for stream in (sys.stdout, sys.stderr):
-            try:
-                stream.flush()
-            except (OSError, ValueError, AttributeError):
-                pass
-        os._exit(code)
+        process.leave(code)
 
 
 def _close_others(kept: List[int]) -> None:
