@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 SHELLS = frozenset(("bash", "sh", "dash", "zsh", "ksh", "rbash"))
-#: Programs that start the command behind their own options.
-WRAPPERS = frozenset(
+#: Programs that start the command elsewhere without the caller's environment.
+_FORGETFUL = frozenset(("ssh", "pdsh", "clush", "kubectl", "docker", "podman", "nvidia-docker", "dsh"))
+#: Those that start it elsewhere, on every node or not on the batch script's own.
+_ELSEWHERE = _FORGETFUL | frozenset(
     (
         "srun",
         "mpirun",
@@ -33,6 +35,16 @@ WRAPPERS = frozenset(
         "jsrun",
         "aprun",
         "flux",
+        "parallel",
+        "ray",
+        "salloc",
+        "ibrun",
+        "mpirun_rsh",
+    )
+)
+#: Programs that start the command behind their own options.
+WRAPPERS = _ELSEWHERE | frozenset(
+    (
         "env",
         "timeout",
         "nohup",
@@ -51,15 +63,7 @@ WRAPPERS = frozenset(
         "apptainer",
         "enroot",
         "shifter",
-        "docker",
-        "podman",
-        "nvidia-docker",
-        "ssh",
-        "pdsh",
-        "clush",
-        "kubectl",
         "xargs",
-        "parallel",
         "chroot",
         "unshare",
         "nsenter",
@@ -69,46 +73,21 @@ WRAPPERS = frozenset(
         "nsys",
         "ncu",
         "gdb",
-        "ray",
         "conda",
         "mamba",
         "micromamba",
-        "salloc",
         "tmux",
         "screen",
         "script",
-        "dsh",
         "prun",
         "brun",
-        "ibrun",
         "lsrun",
         "bsub",
         "qsub",
         "horovodrun",
-        "mpirun_rsh",
         "mpiexec.hydra",
         "hydra",
     )
-)
-#: Among them, those that do not hand the caller's environment on.
-_FORGETFUL = frozenset(["ssh", "pdsh", "clush", "kubectl", "docker", "podman", "nvidia-docker", "dsh"])
-#: Those that start the command elsewhere, on every node or not on the batch script's own.
-_ELSEWHERE = _FORGETFUL | frozenset(
-    [
-        "srun",
-        "mpirun",
-        "mpiexec",
-        "orterun",
-        "prterun",
-        "jsrun",
-        "aprun",
-        "flux",
-        "parallel",
-        "ray",
-        "salloc",
-        "ibrun",
-        "mpirun_rsh",
-    ]
 )
 _PROGRAMS = re.compile(
     r"(python[\d.]*|torchrun|deepspeed|accelerate|paddle\w*|fleetrun|horovodrun|colossalai|composer|pytest|julia|perl)$"

@@ -12,6 +12,7 @@ from preflight.sources.base import Variable
 from preflight.sources.shell.document import Document, Hole, Place, Text
 from preflight.sources.shell.text import (
     Field,
+    common_ends,
     hole,
     join_texts,
     known,
@@ -307,12 +308,7 @@ def _join_items(lists: Sequence[tuple[Field, ...]], place: Place, spelling: str)
                 text = join_texts([item.text for item in column], head.place, spelling)
                 joined.append(Field(text, head.place, any(item.many for item in column)))
         return tuple(joined)
-    head_length = 0
-    while head_length < shortest and all(items[head_length] == first[head_length] for items in lists):
-        head_length += 1
-    tail = 0
-    while tail < shortest - head_length and all(items[-1 - tail] == first[-1 - tail] for items in lists):
-        tail += 1
+    head_length, tail = common_ends(lists)
     shown: list[str] = []
     for items in lists:
         middle = items[head_length : len(items) - tail]

@@ -292,18 +292,24 @@ def _field_place(text: Text, node: Place) -> Place:
     return cover(text, text[0].place)
 
 
+def common_ends(rows: Sequence[Sequence[object]]) -> tuple[int, int]:
+    """How many items all rows begin with, and how many of the others they all end with."""
+    first, shortest = rows[0], min(len(row) for row in rows)
+    head = 0
+    while head < shortest and all(row[head] == first[head] for row in rows):
+        head += 1
+    tail = 0
+    while tail < shortest - head and all(row[-1 - tail] == first[-1 - tail] for row in rows):
+        tail += 1
+    return head, tail
+
+
 def join_texts(texts: Sequence[Text], place: Place, spelling: str) -> Text:
     """What a variable holds after branches meet: the common start and end stay, the rest becomes alternatives."""
     first = texts[0]
     if all(text == first for text in texts[1:]):
         return first
-    shortest = min(len(text) for text in texts)
-    head = 0
-    while head < shortest and all(text[head] == first[head] for text in texts):
-        head += 1
-    tail = 0
-    while tail < shortest - head and all(text[-1 - tail] == first[-1 - tail] for text in texts):
-        tail += 1
+    head, tail = common_ends(texts)
     middles = list(dict.fromkeys(text[head : len(text) - tail] for text in texts))
     flat: list[Text] = []
     for middle in middles:
