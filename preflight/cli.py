@@ -119,6 +119,12 @@ _ROOT = click.option(
 )
 
 
+def _deadline(name: str, default: float, help: str, *, least: float = 0.5, most: float = 600) -> Callable[[F], F]:
+    """An option for how many seconds something may take."""
+    kind = click.FloatRange(least, most)
+    return click.option(name, type=kind, default=default, show_default=True, metavar="S", help=help)
+
+
 @cli.command()
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
 @_ROOT
@@ -171,38 +177,10 @@ def lint(paths: tuple[Path, ...], root: Path | None, **judging: Any) -> int:
     type=click.IntRange(1, 100_000),
     help="Training steps of the smoke run.",
 )
-@click.option(
-    "--open-deadline",
-    type=click.FloatRange(0.5, 600),
-    default=9.0,
-    show_default=True,
-    metavar="S",
-    help="For reaching a node.",
-)
-@click.option(
-    "--node-deadline",
-    type=click.FloatRange(0.5, 600),
-    default=10.0,
-    show_default=True,
-    metavar="S",
-    help="For the facts of a node.",
-)
-@click.option(
-    "--link-deadline",
-    type=click.FloatRange(0.5, 600),
-    default=10.0,
-    show_default=True,
-    metavar="S",
-    help="For one round of links.",
-)
-@click.option(
-    "--smoke-deadline",
-    type=click.FloatRange(1, 3600),
-    default=60.0,
-    show_default=True,
-    metavar="S",
-    help="For the smoke run.",
-)
+@_deadline("--open-deadline", 9.0, "For reaching a node.")
+@_deadline("--node-deadline", 10.0, "For the facts of a node.")
+@_deadline("--link-deadline", 10.0, "For one round of links.")
+@_deadline("--smoke-deadline", 60.0, "For the smoke run.", least=1, most=3600)
 @_ROOT
 @_judging
 def check(paths: tuple[Path, ...], root: Path | None, save: Path | None, **options: Any) -> int:
