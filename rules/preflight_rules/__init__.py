@@ -19,6 +19,7 @@ PACK: tuple[str, ...] = (
     "preflight_rules.siblings:node_rank_twice_or_missing",
     "preflight_rules.conflicts:standalone_on_several_nodes",
     "preflight_rules.conflicts:rendezvous_argument_ignored",
+    "preflight_rules.options:launcher_count_not_a_number",
     "preflight_rules.ports:port_invalid",
     "preflight_rules.ports:port_shared_by_concurrent_launches",
     "preflight_rules.gpus:more_processes_than_gpus",
