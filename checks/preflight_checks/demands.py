@@ -172,6 +172,14 @@ def unseen(facts: Facts, probe: Callable[..., object], what: str) -> Iterator[Ve
         yield unknown(f"{what} on {fold(nodes)}", reason)
 
 
+def stand_ins(fleet: Fleet) -> bool:
+    """Whether several "nodes" are processes of one machine that stand in for the job's nodes.
+
+    What the job calls its nodes, and what this machine calls itself, then says nothing about the job's nodes.
+    """
+    return len(fleet.nodes) > 1 and all(is_loopback(node.address or "-") for node in fleet.nodes)
+
+
 def is_literal(host: str) -> bool:
     """Whether `host` is an address, not a name."""
     try:

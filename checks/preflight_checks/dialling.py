@@ -8,7 +8,7 @@ from preflight.job import Claim, Job
 from preflight.links import schedule
 from preflight.recording import Facts, Fleet, Node, NodeRecord, Observed
 from preflight.request import Request, probe_name
-from preflight_checks.demands import Endpoint, backends, endpoints, fold, is_loopback, owner
+from preflight_checks.demands import Endpoint, backends, endpoints, fold, is_loopback, owner, stand_ins
 from preflight_checks.interface_filter import chosen, dialled, nccl_default
 from preflight_checks.matrix import Cell, Shape
 from preflight_checks.names import lookups
@@ -46,6 +46,7 @@ def plan_links(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     if len(fleet.nodes) < 2:
         return
     nodes = {node.name: node for node in fleet.reached}
+    together = stand_ins(fleet)
     binds = bound_by(job, fleet)
     addresses = addresses_of(job, fleet, facts)
     claims = tuple(dict.fromkeys(claim for found in binds.values() for item in found for claim in item.claims))
@@ -57,7 +58,8 @@ def plan_links(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
                 found = binds.get(peer, [])
                 targets: list[dict[str, object]] = [{"label": FREE, "host": addresses[peer], "port": 0}]
                 for item in found:
-                    host = item.host if item.host and not is_loopback(item.host) else addresses[peer]
+                    named = item.host and not is_loopback(item.host) and not together
+                    host = item.host if named else addresses[peer]
                     targets.append({"label": label_of(item), "host": host, "port": item.port})
                 yield Request(
                     probe_name(dial),
@@ -103,7 +105,8 @@ def _address(job: Job, node: Node, have: Sequence[Interface], own: Sequence[str]
         address = dialled(item)
         if address is not None and item.up and not item.loopback:
             return address.address
-    return node.name
+    # A process of this machine that plays a node has a name that nothing resolves.
+    return "127.0.0.1" if is_loopback(node.address or "-") else node.name
 
 
 def cells(facts: Facts) -> list[Cell]:

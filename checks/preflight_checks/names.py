@@ -17,6 +17,7 @@ from preflight_checks.demands import (
     fold,
     is_loopback,
     named,
+    stand_ins,
     store_endpoints,
 )
 from preflight_checks.probes.interfaces import Interfaces, interfaces
@@ -25,7 +26,7 @@ from preflight_checks.probes.names import Lookup, resolve
 
 def _asks_own_name(job: Job, fleet: Fleet) -> bool:
     names, _claims = backends(job)
-    return len(fleet.nodes) > 1 and (not names or bool(names & {"gloo", "ps"}))
+    return len(fleet.nodes) > 1 and not stand_ins(fleet) and (not names or bool(names & {"gloo", "ps"}))
 
 
 def _plan_own(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
@@ -74,6 +75,8 @@ def hostname_loopback(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
         reason = (
             "the job has one node"
             if len(fleet.nodes) < 2
+            else "all nodes are this machine"
+            if stand_ins(fleet)
             else f"back end {fold(sorted(names))} does not use it"
         )
         yield not_applicable("own host names", reason)
@@ -82,9 +85,7 @@ def hostname_loopback(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
     for seen in lookups(facts, own=True):
         gloo = filter_of(job, "GLOO_SOCKET_IFNAME", seen.node)
         if isinstance(seen.fact, Unavailable):
-            yield unknown(
-                seen.node, f"its own name could not be looked up: {seen.fact.reason}", required=bool(names)
-            )
+            yield unknown(seen.node, f"its own name could not be looked up: {seen.fact.reason}", required=bool(names))
         elif "ps" not in names and (gloo is not None or filter_unresolved(job, "GLOO_SOCKET_IFNAME")):
             yield not_applicable(seen.node, "GLOO_SOCKET_IFNAME chooses the interface")
         elif _publishes_loopback(seen.fact.value):
@@ -130,7 +131,7 @@ def _answer(found: Lookup) -> str:
 
 
 def _named_stores(job: Job, fleet: Fleet) -> tuple[Endpoint, ...]:
-    if len(fleet.nodes) < 2:
+    if len(fleet.nodes) < 2 or stand_ins(fleet):
         return ()
     return tuple(item for item in store_endpoints(job) if item.host and not is_loopback(item.host))
 
@@ -170,7 +171,7 @@ def master_name(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """
     stores = _named_stores(job, fleet)
     if not stores:
-        yield not_applicable("the rendezvous host", "no host is spelled, or the job has one node")
+        yield not_applicable("the rendezvous host", "no host is spelled, or all nodes are one machine")
     for endpoint in stores:
         yield from _judge_master(endpoint, fleet, facts)
 
@@ -188,9 +189,7 @@ def _judge_master(endpoint: Endpoint, fleet: Fleet, facts: Facts) -> Iterator[Ve
         if seen.request.params.get("name") != host:
             continue
         if isinstance(seen.fact, Unavailable):
-            yield unknown(
-                f"{host} on {seen.node}", f"could not be looked up: {seen.fact.reason}", required=True
-            )
+            yield unknown(f"{host} on {seen.node}", f"could not be looked up: {seen.fact.reason}", required=True)
             continue
         found = seen.fact.value
         is_listener = listening is not None and seen.node == listening.name
@@ -273,6 +272,4 @@ def misnamed(facts: Facts) -> set[tuple[str, str]]:
 
 def _seen(host: str, found: dict[str, Lookup]) -> Evidence:
     node, some = next(iter(found.items()))
-    return Evidence(
-        "look-up", _answer(some), "an address of the listening node", f"getent ahosts {host}", node
-    )
+    return Evidence("look-up", _answer(some), "an address of the listening node", f"getent ahosts {host}", node)

@@ -17,6 +17,7 @@ from preflight_checks.demands import (
     known_int,
     owner,
     scopes,
+    stand_ins,
     store_endpoints,
 )
 from preflight_checks.dialling import address_of
@@ -113,11 +114,6 @@ def plan_smoke(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
                 required=True,
                 deadline_s=DEADLINE_S,
             )
-
-
-def stand_ins(fleet: Fleet) -> bool:
-    """Whether several "nodes" are processes of one machine that stand in for the job's nodes."""
-    return len(fleet.nodes) > 1 and all(is_loopback(node.address or "-") for node in fleet.nodes)
 
 
 def _ranks_per_node(job: Job, fleet: Fleet, facts: Facts) -> tuple[int, str, tuple[Claim, ...]]:

@@ -15,9 +15,7 @@ from preflight.request import Request, probe_name
 LAUNCH = Launch("train.sh:9", "torchrun", Span("train.sh", 9, 1, 9, 20, "torchrun train.py"))
 
 
-def claim(
-    quantity: str, value: Plain | OneOf | Unresolved, spelling: str = "", scope: Scope | None = None
-) -> Claim:
+def claim(quantity: str, value: Plain | OneOf | Unresolved, spelling: str = "", scope: Scope | None = None) -> Claim:
     """What the launch says of `quantity`."""
     span = Span("train.sh", 9, 1, 9, 20, spelling or f"{quantity}={value}")
     stated = value if isinstance(value, (OneOf, Unresolved)) else Known(value)
@@ -40,9 +38,12 @@ def job(claims: Iterable[Claim] = (), **values: Any) -> Job:
 
 def fleet(count: int = 4, **problems: str) -> Fleet:
     """node0 ... with those named in `problems` not reached."""
-    return Fleet(
-        tuple(NodeRecord(Node(f"node{i}", i), problem=problems.get(f"node{i}", "")) for i in range(count))
-    )
+    return Fleet(tuple(NodeRecord(Node(f"node{i}", i), problem=problems.get(f"node{i}", "")) for i in range(count)))
+
+
+def stand_ins(count: int) -> Fleet:
+    """local0 ... as `--on local` has them: processes of this machine, under names that nothing resolves."""
+    return Fleet(tuple(NodeRecord(Node(f"local{i}", i, "localhost")) for i in range(count)))
 
 
 def fact(

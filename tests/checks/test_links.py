@@ -15,7 +15,7 @@ from preflight_checks.probes.interfaces import Address, Interface, Interfaces, i
 from preflight_checks.probes.links import Dialled, Target, dial
 from preflight_checks.probes.names import Lookup, resolve
 
-from .build import TIMEOUT, fact, facts, fleet, job, judge, one, plan, statuses
+from .build import TIMEOUT, fact, facts, fleet, job, judge, one, plan, stand_ins, statuses
 
 JOB = {"backend": "gloo", "master_addr": "node0", "master_port": 29500}
 MASTER = "the master port 29500"
@@ -35,9 +35,7 @@ def network(status: Callable[[str, str, str], str], count: int = 4, *, lost: int
                     arrived = 1400 if found in ("stalled", "slow") else 1 << 20
                     port = 29500 if label == MASTER else 0
                     targets.append(
-                        Target(
-                            label, peer, port, found, "10.0.0.1", "", 2.0, arrived, lost if found != OK else 0
-                        )
+                        Target(label, peer, port, found, "10.0.0.1", "", 2.0, arrived, lost if found != OK else 0)
                     )
                 records.append(fact(dial, source, Dialled(targets), peer=peer))
     return facts(*records)
@@ -179,9 +177,7 @@ def test_a_name_that_is_known_not_to_resolve_is_left_to_nam002() -> None:
     assert "does not resolve" in one(judge(port_unreachable, job(**JOB), fleet(), said), Status.FAIL).message
     for answer in (Lookup("node0", [], "unresolved"), Lookup("node0", ["127.0.0.1"])):
         look = fact(resolve, "node3", answer, params={"name": "node0"})
-        found = one(
-            judge(port_unreachable, job(**JOB), fleet(), Facts((*said.records, look))), Status.UNKNOWN
-        )
+        found = one(judge(port_unreachable, job(**JOB), fleet(), Facts((*said.records, look))), Status.UNKNOWN)
         assert found.required and "NAM002" in found.message
 
 
@@ -207,9 +203,7 @@ def test_large_payloads_that_vanish_name_the_node_and_the_size() -> None:
 
 def test_a_slow_link_is_a_warning() -> None:
     seen = network(lambda s, p, _l: "slow" if s == "node1" else OK, lost=1 << 20)
-    assert (
-        one(judge(large_payload_stalls, job(**JOB), fleet(), seen), Status.FAIL).severity is Severity.WARNING
-    )
+    assert one(judge(large_payload_stalls, job(**JOB), fleet(), seen), Status.FAIL).severity is Severity.WARNING
 
 
 def test_large_payloads_that_arrive_pass() -> None:
@@ -228,3 +222,8 @@ def test_a_fault_among_512_nodes_is_judged_in_time() -> None:
     wanted = plan(port_unreachable, job(**JOB), fleet(512))
     assert time.monotonic() - began < 5
     assert len(wanted) == 2 * 48 * 256
+
+
+def test_processes_that_stand_in_for_nodes_are_dialled_on_loopback() -> None:
+    requests = plan(port_unreachable, job(**JOB), stand_ins(2))
+    assert {target["host"] for request in requests for target in request.params["targets"]} == {"127.0.0.1"}

@@ -9,7 +9,7 @@ from preflight_checks.names import hostname_loopback, master_name
 from preflight_checks.probes.interfaces import Address, Interface, Interfaces, interfaces
 from preflight_checks.probes.names import Lookup, resolve
 
-from .build import TIMEOUT, fact, facts, fleet, job, judge, one, plan, statuses
+from .build import TIMEOUT, fact, facts, fleet, job, judge, one, plan, stand_ins, statuses
 
 
 def own(node: str, *addresses: str, problem: str = "") -> FactRecord:
@@ -95,10 +95,7 @@ def test_an_address_of_another_node_is_an_error_and_of_none_a_warning() -> None:
     found = one(judge(master_name, job(master_addr="head"), fleet(), wrong), Status.FAIL)
     assert found.severity is None and "node2" in found.message
     foreign = facts(*NETWORK, sees("node1", "head", "192.0.2.9"))
-    assert (
-        one(judge(master_name, job(master_addr="head"), fleet(), foreign), Status.FAIL).severity
-        is Severity.WARNING
-    )
+    assert one(judge(master_name, job(master_addr="head"), fleet(), foreign), Status.FAIL).severity is Severity.WARNING
 
 
 def test_a_c10d_rendezvous_may_live_on_any_node() -> None:
@@ -110,3 +107,10 @@ def test_a_c10d_rendezvous_may_live_on_any_node() -> None:
 def test_a_good_name_passes() -> None:
     seen = facts(*NETWORK, *(sees(f"node{i}", "head", "10.0.0.1") for i in range(4)))
     assert statuses(judge(master_name, job(master_addr="head"), fleet(), seen)) == {"pass"}
+
+
+def test_the_names_of_processes_that_stand_in_for_nodes_are_not_judged() -> None:
+    named = job(backend="gloo", master_addr="head", master_port=29500)
+    for check in (hostname_loopback, master_name):
+        assert plan(check, named, stand_ins(2)) == []
+        assert statuses(judge(check, named, stand_ins(2), facts())) == {"not-applicable"}

@@ -33,7 +33,7 @@ from reference_trainer import phases
 from reference_trainer.collective import RankReport
 from reference_trainer.oracle import Mismatch
 
-from .build import fact, fleet, job, one, plan, statuses
+from .build import fact, fleet, job, one, plan, stand_ins, statuses
 
 JOB = job(nodes=2, processes_per_node=8, master_addr="node0", master_port=29501)
 ALL = (rank_did_not_finish, wrong_collective_result, ranks_disagree, master_endpoint_unusable)
@@ -79,6 +79,11 @@ def test_ranks_meet_where_the_job_says() -> None:
 def test_without_an_endpoint_ranks_meet_on_the_first_node_at_the_default_port() -> None:
     requests = plan(rank_did_not_finish, job(nodes=2), fleet(2))
     assert {(r.params["master_addr"], r.params["master_port"]) for r in requests} == {("node0", 29500)}
+
+
+def test_one_process_that_stands_in_for_a_node_meets_on_loopback() -> None:
+    (request,) = plan(rank_did_not_finish, job(nodes=1), stand_ins(1))
+    assert request.params["master_addr"] == "127.0.0.1"
 
 
 def test_processes_that_stand_in_for_nodes_meet_on_loopback() -> None:
