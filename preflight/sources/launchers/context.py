@@ -84,9 +84,7 @@ def _prelude_of(command: Command) -> tuple[Word, ...]:
     return tuple(found)
 
 
-def _state_interpreter(
-    stating: Stating, line: LaunchLine, interpreter: Word | None, prelude: tuple[Word, ...]
-) -> None:
+def _state_interpreter(stating: Stating, line: LaunchLine, interpreter: Word | None, prelude: tuple[Word, ...]) -> None:
     word = interpreter or line.words[0]
     text = text_of(word) or ""
     value: Value
@@ -175,9 +173,7 @@ def _state_srun(stating: Stating, srun: Wrapper, header: dict[str, slurm.Asked])
         for dest in ("nodes", "ntasks", "nodelist"):
             asked.pop(dest, None)
         slurm.state(stating, asked)
-        stating.say(
-            "tasks_per_node", Known(1), srun.word.span, srun.word.spelling, strength=Strength.SCHEDULER
-        )
+        stating.say("tasks_per_node", Known(1), srun.word.span, srun.word.spelling, strength=Strength.SCHEDULER)
         return
     whole = Stating("slurm", Scope())
     outer = slurm.state(whole, header)
@@ -188,54 +184,21 @@ def _state_srun(stating: Stating, srun: Wrapper, header: dict[str, slurm.Asked])
         fewer = lift(lambda t, n: min(int(str(t)), int(str(n))), tasks.value, nodes.value)
         if fewer != nodes.value and not isinstance(fewer, Unresolved):
             spelling = f"{tasks.spelling} (fewer tasks than nodes)"
-            stating.say(
-                "nodes", fewer, tasks.span, spelling, strength=Strength.SCHEDULER, because=(tasks, nodes)
-            )
+            stating.say("nodes", fewer, tasks.span, spelling, strength=Strength.SCHEDULER, because=(tasks, nodes))
         elif "tasks_per_node" not in own:
-            each = lift(slurm.divided, tasks.value, nodes.value)
-            stating.say(
-                "tasks_per_node",
-                each,
-                tasks.span,
-                tasks.spelling,
-                strength=Strength.SCHEDULER,
-                because=(tasks, nodes),
-            )
+            slurm.spread(stating, tasks, nodes)
     each_node = own.get("tasks_per_node") or (outer.get("tasks_per_node") if "nodes" in own else None)
     if tasks is None and nodes is not None and each_node is not None:
         # What the header's own product says does not hold for this step.
-        product = lift(lambda n, t: int(str(n)) * int(str(t)), nodes.value, each_node.value)
-        stating.say(
-            "tasks",
-            product,
-            each_node.span,
-            each_node.spelling,
-            strength=Strength.SCHEDULER,
-            because=(nodes, each_node),
-        )
+        slurm.multiplied(stating, nodes, each_node)
     says_tasks = any("tasks" in said or "tasks_per_node" in said for said in (own, outer))
     if nodes is not None and not says_tasks and not srun.scanned.incomplete and "gpus_per_task" not in header:
         spelling = f"{srun.word.spelling} (without --ntasks: one task on each node)"
-        stating.say(
-            "tasks_per_node", Known(1), srun.word.span, spelling, strength=Strength.DEFAULT, because=(nodes,)
-        )
-    elif (
-        "nodes" in own
-        and "tasks" not in own
-        and "tasks_per_node" not in own
-        and "tasks_per_node" not in outer
-    ):
+        stating.say("tasks_per_node", Known(1), srun.word.span, spelling, strength=Strength.DEFAULT, because=(nodes,))
+    elif "nodes" in own and "tasks" not in own and "tasks_per_node" not in own and "tasks_per_node" not in outer:
         outer_tasks = outer.get("tasks")
         if outer_tasks is not None and nodes is not None:
-            each = lift(slurm.divided, outer_tasks.value, nodes.value)
-            stating.say(
-                "tasks_per_node",
-                each,
-                outer_tasks.span,
-                outer_tasks.spelling,
-                strength=Strength.SCHEDULER,
-                because=(outer_tasks, nodes),
-            )
+            slurm.spread(stating, outer_tasks, nodes)
 
 
 def _is_one(*asked: slurm.Asked | None) -> bool:

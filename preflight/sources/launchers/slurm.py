@@ -213,22 +213,29 @@ def _tasks(stating: Stating, said: dict[str, Claim]) -> None:
     if nodes is None:
         return
     if tasks is not None and each is None:
-        value = lift(divided, tasks.value, nodes.value)
-        if not isinstance(value, Unresolved):
-            said["tasks_per_node"] = stating.say(
-                "tasks_per_node",
-                value,
-                tasks.span,
-                tasks.spelling,
-                strength=Strength.SCHEDULER,
-                because=(tasks, nodes),
-            )
-    elif each is not None and tasks is None:
-        value = lift(lambda n, t: int(str(n)) * int(str(t)), nodes.value, each.value)
-        if not isinstance(value, Unresolved):
-            said["tasks"] = stating.say(
-                "tasks", value, each.span, each.spelling, strength=Strength.SCHEDULER, because=(nodes, each)
-            )
+        if not isinstance(lift(divided, tasks.value, nodes.value), Unresolved):
+            said["tasks_per_node"] = spread(stating, tasks, nodes)
+    elif each is not None and tasks is None and not isinstance(lift(_product, nodes.value, each.value), Unresolved):
+        said["tasks"] = multiplied(stating, nodes, each)
+
+
+def spread(stating: Stating, tasks: Claim, nodes: Claim) -> Claim:
+    """The tasks on each node that follow from all tasks and the number of nodes."""
+    value = lift(divided, tasks.value, nodes.value)
+    because = (tasks, nodes)
+    return stating.say(
+        "tasks_per_node", value, tasks.span, tasks.spelling, strength=Strength.SCHEDULER, because=because
+    )
+
+
+def multiplied(stating: Stating, nodes: Claim, each: Claim) -> Claim:
+    """All tasks, as they follow from the number of nodes and the tasks on each."""
+    value = lift(_product, nodes.value, each.value)
+    return stating.say("tasks", value, each.span, each.spelling, strength=Strength.SCHEDULER, because=(nodes, each))
+
+
+def _product(nodes: Plain, each: Plain) -> Plain:
+    return int(str(nodes)) * int(str(each))
 
 
 def nodes_of(value: Value) -> Value:
