@@ -291,6 +291,7 @@ def _gres(item: Plain) -> Plain:
 
 
 def divided(total: Plain, parts: Plain) -> Plain:
+    """Parts of equal size; raises ValueError where it does not come out even."""
     whole, left = divmod(int(str(total)), int(str(parts)))
     if left or not whole:
         raise ValueError(f"{total} cannot be spread evenly over {parts}")
