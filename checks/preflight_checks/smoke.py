@@ -77,31 +77,35 @@ def rank_did_not_finish(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     yield _named(run, run.blamed)
 
 
+def _count(ranks: int) -> str:
+    return "1 rank" if ranks == 1 else f"{ranks} ranks"
+
+
 def _summary(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> str:
     report = run.reports[0][1]
     plan = plan_of(job, fleet, facts)
     nodes = len({node for node, _ in run.reports})
-    where = f"{report.world_size} ranks on {nodes} nodes" if nodes > 1 else f"{report.world_size} ranks on one node"
+    where = f"{_count(report.world_size)} on {f'{nodes} nodes' if nodes > 1 else 'one node'}"
     return f"smoke run: {where}, {report.backend} ({plan.why_so_many}; met at {plan.meeting.source})"
 
 
 _REMEDIES = {
-    "missing": "see why no rank starts on {node}: its interpreter and environment are those of the job",
-    "dead": "look at {node}: its last words are in the evidence; SIGKILL is mostly the out-of-memory killer (dmesg)",
-    "stopped": "continue or end the stopped process on {node} (kill -CONT), and find out who stopped it",
-    "stuck": "look at the stack of the rank on {node} in the evidence: it shows what it waits for",
-    "lost-node": "see whether {node} still runs and can be reached",
-    "mismatch": "make all ranks agree: end what is left of earlier runs on the master's port, or choose another port",
+    "missing": "See why no rank starts on {node}: its interpreter and environment are those of the job.",
+    "dead": "Look at {node}: its last words are in the evidence; SIGKILL is mostly the out-of-memory killer (dmesg).",
+    "stopped": "Continue or end the stopped process on {node} (kill -CONT), and find out who stopped it.",
+    "stuck": "Look at the stack of the rank on {node} in the evidence: it shows what it waits for.",
+    "lost-node": "See whether {node} still runs and can be reached.",
+    "mismatch": "Make all ranks agree: end what is left of earlier runs on the master's port, or choose another port.",
 }
 
 
 def _named(run: SmokeRun, blamed: Culprit) -> Verdict:
     nodes = _nodes(run, blamed)
-    remedy = _REMEDIES.get(blamed.kind, "look at {node}").format(node=blamed.node)
+    remedy = _REMEDIES.get(blamed.kind, "Look at {node}.").format(node=blamed.node)
     if blamed.rank is None:
         remedy = (
-            "compare the path between the nodes for large packets (MTU), firewalls for high ports, and the "
-            "interface that each rank chose; the link checks try each pair by itself"
+            "Compare the path between the nodes for large packets (MTU), firewalls for high ports, and the "
+            "interface that each rank chose; the link checks try each pair by itself."
         )
     subject = f"rank {blamed.rank} on {blamed.node}" if blamed.rank is not None else "smoke run"
     waiting = (
@@ -204,7 +208,7 @@ def wrong_collective_result(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
     wrong = [(node, m) for node, report in run.reports for m in report.mismatches]
     if not wrong:
         operations = sum(report.operations for _, report in run.reports)
-        yield passed(f"collective results: {operations} compared bit by bit on {len(run.reports)} ranks")
+        yield passed(f"collective results: {operations} compared bit by bit on {_count(len(run.reports))}")
         return
     nodes_by_rank = {report.rank: node for node, report in run.reports}
     suspects = _suspects(wrong, nodes_by_rank)
@@ -218,7 +222,7 @@ def wrong_collective_result(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
         at=_mismatch_evidence(first_node, first),
         also=[_mismatch_evidence(node, mismatch) for node, mismatch in wrong[1:8]],
         nodes=suspects,
-        remedy=f"take {fold(suspects)} out of the job and test memory, GPU and network card there",
+        remedy=f"Take {fold(suspects)} out of the job and test memory, GPU and network card there.",
     )
 
 
@@ -272,7 +276,7 @@ def ranks_disagree(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     faults = list(_training_faults(run))
     yield from faults
     if not faults:
-        yield passed(f"weights after training: equal on {len(run.reports)} ranks")
+        yield passed(f"weights after training: equal on {_count(len(run.reports))}")
 
 
 def _training_faults(run: SmokeRun) -> Iterator[Verdict]:
@@ -288,7 +292,7 @@ def _training_faults(run: SmokeRun) -> Iterator[Verdict]:
             "after the same steps; DistributedDataParallel keeps them equal",
             at=Evidence(FACT, f"rank {odd[0]}: SHA-256 {digests[odd[0]]}", f"SHA-256 {common}", node=nodes[0]),
             nodes=nodes,
-            remedy=f"compare torch, NCCL and driver of {fold(nodes)} with the other nodes, and test its memory and GPU",
+            remedy=f"Compare torch, NCCL and driver of {fold(nodes)} with the other nodes, and test its memory and GPU.",
         )
     for node, report in run.reports:
         yield from _rank_faults(node, report)
@@ -302,7 +306,7 @@ def _rank_faults(node: str, report: RankReport) -> Iterator[Verdict]:
             f"{fold(report.unmoved)} did not change in {report.steps} steps on {where}; every tensor must",
             at=Evidence(FACT, f"unmoved: {fold(report.unmoved)}", "every tensor moves", node=node),
             nodes=(node,),
-            remedy="run torch's own tests on that node: the backward pass or the optimizer does nothing there",
+            remedy="Run torch's own tests on that node: the backward pass or the optimizer does nothing there.",
         )
     losses = report.losses
     if len(losses) >= _LEARNING_STEPS and not losses[-1] < losses[0] * LOSS_FALLS_TO:
@@ -312,7 +316,7 @@ def _rank_faults(node: str, report: RankReport) -> Iterator[Verdict]:
             f"below {LOSS_FALLS_TO * losses[0]:.4g} was expected",
             at=Evidence(FACT, f"{losses[-1]:.4g}", f"< {LOSS_FALLS_TO * losses[0]:.4g}", node=node),
             nodes=(node,),
-            remedy="compare torch and its numeric libraries on that node with those of the others",
+            remedy="Compare torch and its numeric libraries on that node with those of the others.",
         )
     apart = report.difference_to_one_process
     if apart is not None and not apart <= TOLERANCE:
@@ -322,7 +326,7 @@ def _rank_faults(node: str, report: RankReport) -> Iterator[Verdict]:
             f"one process on the same shards; at most {TOLERANCE:g} was expected",
             at=Evidence(FACT, f"{apart:.3g}", f"<= {TOLERANCE:g}", node=node),
             nodes=(node,),
-            remedy="look at SMK002 first; then compare the ranks' numeric libraries",
+            remedy="Look at SMK002 first; then compare the ranks' numeric libraries.",
         )
 
 
@@ -361,7 +365,8 @@ def master_endpoint_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
     if blamed is None or blamed.kind != "endpoint":
         dialled = [e for e in run.events if e.data.get("event") == "dial" and e.data.get("result") == "open"]
         if run.complete or len({e.request_key for e in dialled}) == len(run.records):
-            yield passed("master endpoint")
+            meeting = plan_of(job, fleet, facts).meeting
+            yield passed(f"master endpoint: {meeting.host}:{meeting.port} reached by {_count(len(run.records))}")
         else:
             yield unknown("master endpoint", "blocked by SMK001: not all ranks came so far")
         return
@@ -373,7 +378,7 @@ def master_endpoint_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
         also=run.claims,
         nodes=_nodes(run, blamed),
         remedy=(
-            f"see what holds port {plan.meeting.port} on {blamed.node} (ss -ltnp), whether the port is open between "
-            f"the nodes, and what {plan.meeting.host} resolves to on each of them"
+            f"See what holds port {plan.meeting.port} on {blamed.node} (ss -ltnp), whether the port is open between "
+            f"the nodes, and what {plan.meeting.host} resolves to on each of them."
         ),
     )
