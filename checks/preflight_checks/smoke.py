@@ -292,7 +292,7 @@ def _training_faults(run: SmokeRun) -> Iterator[Verdict]:
             "after the same steps; DistributedDataParallel keeps them equal",
             at=Evidence(FACT, f"rank {odd[0]}: SHA-256 {digests[odd[0]]}", f"SHA-256 {common}", node=nodes[0]),
             nodes=nodes,
-            remedy=f"Compare torch, NCCL and driver of {fold(nodes)} with the other nodes, and test its memory and GPU.",
+            remedy=f"Compare torch, NCCL and driver of {fold(nodes)} with the other nodes; test its memory and GPU.",
         )
     for node, report in run.reports:
         yield from _rank_faults(node, report)
