@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 
 from preflight.job import Claim, Job, Launch, Relation, Strength, strongest
+from preflight.job.symbols import Symbol, symbols_in
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
 from preflight.outcome import Severity
-from preflight.sources.shell.symbols import Symbol, symbols_in
 from preflight_rules.reading import (
     AGENT_LAUNCHERS,
     SPREADING_WRAPPERS,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from preflight.sources.shell.evaluate import evaluate
-from preflight.sources.shell.symbols import (
+from preflight.job.symbols import (
     ALLOCATED_HOSTS,
     FIRST_ALLOCATED_ADDRESS,
     FIRST_ALLOCATED_HOST,
@@ -14,6 +13,7 @@ from preflight.sources.shell.symbols import (
     Symbol,
     symbols_in,
 )
+from preflight.sources.shell.evaluate import evaluate
 
 __all__ = [
     "ALLOCATED_HOSTS",

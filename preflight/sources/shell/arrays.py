@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from preflight.job.symbols import ALLOCATED_HOSTS
 from preflight.sources.shell import expand as words
 from preflight.sources.shell import patterns
 from preflight.sources.shell.document import Hole, Text
 from preflight.sources.shell.lookup import allocated_nodes, look_up
 from preflight.sources.shell.machine import Machine
 from preflight.sources.shell.state import Kind, Slot, State
-from preflight.sources.shell.symbols import ALLOCATED_HOSTS
 from preflight.sources.shell.text import Field, Part, hole, literal, mapped, reasons, spelling_of
 from preflight.sources.shell.usage import Use, argument, bounds, pattern
 

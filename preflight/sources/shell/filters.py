@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from preflight.sources.shell.symbols import Symbol
+from preflight.job.symbols import Symbol
 from preflight.sources.shell.text import is_count
 
 _FIRST_LINE = re.compile(r"(-n ?1|-1|--lines=1|-n1)$")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from preflight.sources.shell.symbols import Symbol
+from preflight.job.symbols import Symbol
 from preflight.sources.shell.text import Field, reasons
 
 _ADDRESS_FLAGS = frozenset(("-i", "-I", "--ip-address", "--all-ip-addresses"))

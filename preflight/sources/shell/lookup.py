@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from preflight.job.symbols import FIRST_ALLOCATED_HOST, RUNTIME_VARIABLES, Symbol
 from preflight.sources.shell import slurm
 from preflight.sources.shell.document import Place, Text
 from preflight.sources.shell.machine import Machine
 from preflight.sources.shell.state import Kind, Slot, State, element_of, text_slot
-from preflight.sources.shell.symbols import FIRST_ALLOCATED_HOST, RUNTIME_VARIABLES, Symbol
 from preflight.sources.shell.text import Field, computed, hole, is_count, literal
 
 _ALWAYS_SET = frozenset(("RANDOM", "SRANDOM", "SECONDS", "EPOCHSECONDS", "HOSTNAME", "HOST", "USER", "HOME"))

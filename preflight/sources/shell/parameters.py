@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from preflight.job.symbols import ALLOCATED_HOSTS, Symbol
 from preflight.sources.shell import arithmetic, patterns
 from preflight.sources.shell import expand as words
 from preflight.sources.shell.arrays import all_arguments, length, whole_array
@@ -12,7 +13,6 @@ from preflight.sources.shell.document import Alt, Document, Hole, Text
 from preflight.sources.shell.lookup import look_up
 from preflight.sources.shell.machine import Machine
 from preflight.sources.shell.state import Kind, Slot, State, element_of
-from preflight.sources.shell.symbols import ALLOCATED_HOSTS, Symbol
 from preflight.sources.shell.text import (
     Field,
     Part,

@@ -98,7 +98,7 @@ def element_of(item: Field, index: int) -> Text:
     """Element `index` counted from the start of `item`, which may stand for many words."""
     if not item.many:
         return item.text if index == 0 else ()
-    from preflight.sources.shell.symbols import ALLOCATED_HOSTS, FIRST_ALLOCATED_HOST, Symbol
+    from preflight.job.symbols import ALLOCATED_HOSTS, FIRST_ALLOCATED_HOST, Symbol
 
     why = reasons(item.text)
     if why == ALLOCATED_HOSTS:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from preflight.job.symbols import Symbol
 from preflight.sources.shell import arithmetic, expand, files, filters, hosts, printing
 from preflight.sources.shell.document import Document, Hole, Lit, Place, Text
 from preflight.sources.shell.machine import DEEPEST, Machine
 from preflight.sources.shell.state import Positional, State
-from preflight.sources.shell.symbols import Symbol
 from preflight.sources.shell.text import Field, hole, known, literal, mapped, options, reasons, strings
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 
-from preflight.job import Unresolved, Value
+from preflight.job.value import Unresolved, Value
 
 
 class Symbol(str, enum.Enum):
