@@ -142,11 +142,18 @@ def _detail(shape: Shape) -> str:
 
 
 def _remedy(shape: Shape, statuses: Sequence[str], ports: str) -> str:
-    where = shape.node or fold(shape.nodes)
-    look = f"look at `nft list ruleset` or `iptables -S` on {where}, and at the cloud's security group"
+    ends = " and ".join(shape.nodes) if shape.kind == "pair" else fold(shape.nodes)
+    look = f"look at `nft list ruleset` or `iptables -S` on {ends}, and at the cloud's security group"
     if "filtered" in statuses:
-        side = {"outbound": "out of", "inbound": "into", "isolated": "into and out of"}.get(shape.kind, "between")
-        return f"Allow TCP {side} {fold(shape.nodes)} on {ports} from the job's other nodes: {look}."
+        others = "the job's other nodes"
+        path = {
+            "outbound": f"out of {shape.node} to {others}",
+            "inbound": f"into {shape.node} from {others}",
+            "isolated": f"between {shape.node} and {others}",
+            "around": f"between {shape.node} and {others}",
+            "pair": f"between {ends}" if shape.mutual else f"from {shape.node} to {shape.other}",
+        }.get(shape.kind, f"between {ends}")
+        return f"Allow TCP {path} on {ports}: {look}."
     if "refused" in statuses:
         return f"Our listener was up, so something rejects it on the way: {look} (REJECT rules)."
     if "unresolved" in statuses:

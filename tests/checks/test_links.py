@@ -227,3 +227,10 @@ def test_a_fault_among_512_nodes_is_judged_in_time() -> None:
 def test_processes_that_stand_in_for_nodes_are_dialled_on_loopback() -> None:
     requests = plan(port_unreachable, job(**JOB), stand_ins(2))
     assert {target["host"] for request in requests for target in request.params["targets"]} == {"127.0.0.1"}
+
+
+def test_the_remedy_for_a_dropped_path_names_both_ends() -> None:
+    seen = network(lambda a, b, label: "filtered" if (a, b) == ("node2", "node1") else OK)
+    remedy = one(judge(port_unreachable, job(**JOB), fleet(4), seen), Status.FAIL).remedy
+    assert remedy.startswith("Allow TCP from node2 to node1 on ports the kernel picks (ephemeral): look at")
+    assert "on node2 and node1" in remedy
