@@ -1,0 +1,57 @@
+"""The description of the architecture names what there is, and imports run the way it says."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("preflight", "checks/preflight_checks", "rules/preflight_rules", "reference_trainer")
+#: What a part must not import, wherever in its modules: what stands above it.
+ABOVE = {
+    "preflight/job": r"preflight\.(?!job\b)",
+    "preflight/sources": r"preflight\.(?!job\b|sources\b|redact\b)",
+    "preflight/node": r"preflight\.(?!node\b)",
+    "preflight/executors": r"preflight\.(?!executors\b|job\b|node\b|recording\b)",
+    "rules/preflight_rules": r"preflight\.(?!job\b|judgement\b|outcome\b)|preflight_checks|reference_trainer",
+    "checks/preflight_checks/probes": r"preflight\.(?!node\b)|preflight_checks\.(?!probes\b)",
+    "reference_trainer": r"preflight\.(?!node\b)|preflight_checks|preflight_rules",
+}
+
+
+def modules(folder: str) -> list[Path]:
+    """The modules below a folder, without those that only make it a package."""
+    return sorted(path for path in (ROOT / folder).rglob("*.py") if path.name != "__init__.py")
+
+
+def test_every_module_is_named_in_the_description() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    named = set(re.findall(r"(\w+)\.py\b", text)) | set(re.findall(r"`(\w+)`", text))
+    missing = [path for folder in PACKAGES for path in modules(folder) if path.stem not in named]
+    assert not missing, [str(path.relative_to(ROOT)) for path in missing]
+
+
+@pytest.mark.parametrize("folder", sorted(ABOVE))
+def test_nothing_imports_what_stands_above_it(folder: str) -> None:
+    upward = [
+        f"{path.relative_to(ROOT)}:{line} {name}"
+        for path in modules(folder)
+        for name, line in imported(path)
+        if re.match(ABOVE[folder], name)
+    ]
+    assert not upward
+
+
+def imported(path: Path) -> list[tuple[str, int]]:
+    """The modules that a file imports anywhere in it, each with its line."""
+    found: list[tuple[str, int]] = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            # `from preflight import catalog` imports a module too.
+            found.extend((f"{node.module}.{name.name}", node.lineno) for name in node.names)
+        elif isinstance(node, ast.Import):
+            found.extend((name.name, node.lineno) for name in node.names)
+    return found
