@@ -152,7 +152,7 @@ def _load(path: Path) -> Recording:
     except ValueError as error:
         if b'"exit_code"' in data and b'"coverage"' in data:
             raise UsageError(
-                f"{path} is a report, and judge reads recordings: `preflight check --save recording.json` writes one"
+                f"{path} is no recording but a report; `preflight check --save recording.json` writes recordings"
             ) from None
         raise UsageError(f"{path} is no recording that preflight {__version__} can read: {error}") from None
 

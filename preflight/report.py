@@ -180,7 +180,7 @@ def _verdict(
     if worst >= Severity(recording.configuration.fail_on).rank:
         return VerdictKind.NO_GO
     missed = (
-        not recording.jobs
+        not _anything_read(recording)
         or recording.interrupted
         or broken
         or any(outcome.required for outcome in not_told)
@@ -190,10 +190,15 @@ def _verdict(
     return VerdictKind.INCOMPLETE if missed else VerdictKind.GO
 
 
+def _anything_read(recording: Recording) -> bool:
+    """Whether there is a file that was read, or one that had to be and could not."""
+    return any(job.files or any(note.required for note in job.notes) for job in recording.jobs)
+
+
 def _exit_code(recording: Recording, verdict: VerdictKind, broken: Sequence[Broken]) -> int:
     if recording.interrupted:
         return recording.interrupted
-    if not recording.jobs and not broken:
+    if not _anything_read(recording) and not broken:
         return ExitCode.NOTHING_TO_DO
     if verdict is VerdictKind.NO_GO:
         return ExitCode.NO_GO

@@ -133,6 +133,14 @@ def test_4_nothing_to_do(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert "NOTHING TO DO" in capfd.readouterr().out
 
 
+def test_4_a_file_of_no_kind_that_is_read(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tree / "notes.txt").write_text("hello\n")
+    assert called("lint", str(tree / "notes.txt")) == 4
+    out = capfd.readouterr().out
+    assert "notes.txt is of no kind that is read" in out
+    assert "NOTHING TO DO" in out
+
+
 def test_5_a_bug_shows_its_traceback_and_the_report_is_written_all_the_same(
     tree: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -308,7 +316,7 @@ def test_a_report_is_told_from_a_recording(tree: Path, capfd: pytest.CaptureFixt
     report = tree / "report.json"
     assert called("lint", str(tree / "good"), "-o", f"json:{report}") == 0
     assert called("judge", str(report)) == 2
-    assert "report.json is a report, and judge reads recordings" in capfd.readouterr().err
+    assert "report.json is no recording but a report" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("document", ["report", "recording"])

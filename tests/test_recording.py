@@ -142,7 +142,7 @@ def broken(change: Any) -> bytes:
         (broken(lambda d: d["jobs"][0]["claims"][1].update(strength="big")), "jobs[0].claims[1].strength"),
         (broken(lambda d: d["configuration"].update(fail_on="never")), "there is no severity 'never'"),
         (broken(lambda d: d.update(interrupted=77)), "130 or 143"),
-        (to_json(judged(a_recording(job()))), "created: Field required"),
+        (to_json(judged(a_recording(job()))), "a report; `preflight check --save"),
     ],
     ids=[
         "empty",

@@ -150,7 +150,9 @@ class _Page:
         if not not_told:
             return
         required = [outcome for outcome in not_told if outcome.required]
-        listed = not_told if self._style.verbose else required[:_MOST_LISTED]
+        # Where there was nothing to do, why that is so is all there is to say.
+        short = not_told if self._report.exit_code == ExitCode.NOTHING_TO_DO else required
+        listed = not_told if self._style.verbose else short[:_MOST_LISTED]
         if listed:
             self._print(Text("could not be told:", style="bold"))
             for same in _by_reason(listed):
@@ -202,7 +204,7 @@ class _Page:
     def _grounds(self) -> None:
         """What the verdict rests on, where that is less than a reader would take for granted."""
         jobs = self._report.jobs
-        if jobs and not self._report.findings and not any(job.launches for job in jobs):
+        if self._report.inputs and not self._report.findings and not any(job.launches for job in jobs):
             self._note(
                 "no launch was recognised in these files, so there was little to judge; torchrun, deepspeed, "
                 "paddle.distributed.launch, srun and mpirun are read"
@@ -237,7 +239,7 @@ class _Page:
             line = Text(
                 "INCOMPLETE  a bug in preflight ended the run; standard error has the details", style="bold red"
             )
-        elif not report.jobs:
+        elif report.exit_code == ExitCode.NOTHING_TO_DO:
             line = Text(
                 "NOTHING TO DO  no launch script or configuration was recognised in the paths given",
                 style="bold yellow",

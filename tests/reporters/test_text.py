@@ -248,7 +248,7 @@ def test_what_was_required_and_could_not_be_told_is_listed_with_its_place() -> N
 def test_suppressed_findings_and_idle_comments_are_mentioned() -> None:
     comments = (
         Suppression("run.sh", 3, ("TST001",), "tried", span()),
-        Suppression("run.sh", 9, ("TST001",), "", span()),
+        Suppression("run.sh", 9, ("TST001",), "", span("run.sh", 9)),
         Suppression("run.sh", 10, ("TST009",), "", span()),
         Suppression("run.sh", 11, (), "", span()),
     )
