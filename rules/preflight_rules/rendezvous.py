@@ -85,7 +85,8 @@ def rendezvous_on_loopback(job: Job) -> Iterator[Verdict]:
         `$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)`.
 
     Known limits:
-        Only fires where more than one node is certain. A host name that resolves to loopback on its own node is
+        Only fires where more than one node is certain, and not for node 0 where the lines of the other nodes name
+        another address. A host name that resolves to loopback on its own node is
         a matter for `preflight check`.
 
     Evidence:
@@ -101,12 +102,26 @@ def rendezvous_on_loopback(job: Job) -> Iterator[Verdict]:
         open_end = undecided(launch.id, (*because, *addresses), launch)
         if open_end is not None:
             yield open_end
-        elif not certainly_several(nodes):
+        elif not certainly_several(nodes) or _others_dial_another(job, launch):
             yield passed(launch.id)
         else:
             yield _meeting_place(launch, addresses, because)
     if not met:
         yield not_applicable(job.name, "no launch says both where its nodes meet and how many they are")
+
+
+def _others_dial_another(job: Job, launch: Launch) -> bool:
+    """Whether this line is node 0's own and those of other nodes name another address: its store listens on all."""
+    if numbers(job_value(job.setting("node_rank", launch.scope))) != (0,):
+        return False
+    others = [other for other in job.launches if other.program == launch.program and _node_rank_above_0(job, other)]
+    hosts = [texts(job_value(address_in_force(job, other))) for other in others]
+    return bool(hosts) and not any(is_loopback(host_of(text)) for found in hosts for text in found)
+
+
+def _node_rank_above_0(job: Job, launch: Launch) -> bool:
+    ranks = numbers(job_value(job.setting("node_rank", launch.scope)))
+    return bool(ranks) and min(ranks) > 0
 
 
 def _meeting_place(launch: Launch, addresses: tuple[Claim, ...], because: tuple[Claim, ...]) -> Verdict:

@@ -11,7 +11,13 @@ from dataclasses import dataclass, field
 
 #: Nodes that open a scope of their own.
 SCOPES: tuple[type[ast.AST], ...] = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-_LEAVES = frozenset((ast.Constant, ast.Pass, ast.Break, ast.Continue))
+_LEAVES = frozenset((ast.Constant, ast.Name, ast.Pass, ast.Break, ast.Continue))
+#: Nodes whose own scope is asked for.
+_SCOPED = frozenset((ast.Name, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+#: Fields that hold operators, contexts or texts, never a node that is looked at; most nodes have only one other.
+_PLAIN = frozenset(
+    ("ctx", "op", "ops", "id", "attr", "kind", "level", "module", "asname", "simple", "conversion", "type_comment")
+)
 _BINDING: frozenset[type[ast.AST]] = frozenset(
     (
         ast.Assign,
@@ -31,7 +37,6 @@ _BINDING: frozenset[type[ast.AST]] = frozenset(
         ast.MatchStar,
     )
 )
-_SKIPPED = (ast.expr_context, ast.operator, ast.boolop, ast.unaryop, ast.cmpop)
 
 
 @dataclass(slots=True)
@@ -49,28 +54,31 @@ class Bindings:
 def walk(module: ast.Module, *, statements_only: bool = False) -> Bindings:
     """Walk the tree once, without recursion: a deeply nested file must not exhaust the stack."""
     found = Bindings()
-    skipped = (*_SKIPPED, ast.expr) if statements_only else _SKIPPED
+    parents = found.parents
     stack: list[tuple[ast.AST, ast.AST]] = [(module, module)]
     while stack:
         node, scope = stack.pop()
         kind = type(node)
         found.by_kind.setdefault(kind, []).append(node)
-        found.scopes[id(node)] = scope
         if kind in _BINDING:
+            if kind in _SCOPED:
+                found.scopes[id(node)] = scope
             _bind(found, node, scope, module)
-        elif kind in _LEAVES:
+        if kind in _LEAVES:
             continue
         inner = node if kind in SCOPES else scope
         children: list[ast.AST] = []
         for name in node._fields:
+            if name in _PLAIN:
+                continue
             value = getattr(node, name, None)
-            if isinstance(value, list):
+            if value.__class__ is list:
                 children += [item for item in value if isinstance(item, ast.AST)]
             elif isinstance(value, ast.AST):
                 children.append(value)
         for child in reversed(children):
-            if not isinstance(child, skipped):
-                found.parents[id(child)] = node
+            if not statements_only or not isinstance(child, ast.expr):
+                parents[id(child)] = node
                 stack.append((child, inner))
     return found
 
