@@ -20,7 +20,7 @@ from preflight.sources.shell import (
 from preflight.sources.shell.document import Document, Place, Text
 from preflight.sources.shell.machine import DEEPEST, Machine
 from preflight.sources.shell.state import Flow, Kind, Positional, Slot, State
-from preflight.sources.shell.text import Field, hole, is_count, literal
+from preflight.sources.shell.text import Field, after, hole, is_count, literal, spelling_of
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -37,9 +37,7 @@ _SETS_UP = re.compile(
 MOST_CALLS = 8
 
 
-def run_command(
-    machine: Machine, state: State, document: Document, node: Node, redirects: Sequence[Node]
-) -> Result:
+def run_command(machine: Machine, state: State, document: Document, node: Node, redirects: Sequence[Node]) -> Result:
     """Run one simple command."""
     written: list[Node] = []
     prefixes: list[Node] = []
@@ -55,13 +53,9 @@ def run_command(
     for redirect in own:
         if redirect.type == "heredoc_redirect":
             index_of = redirect.field_name_for_child
-            written += [
-                c for i, c in enumerate(redirect.children) if index_of(i) == "argument" and c.is_named
-            ]
+            written += [c for i, c in enumerate(redirect.children) if index_of(i) == "argument" and c.is_named]
     place = document.place(node.start_byte, node.end_byte)
-    assigned = [
-        found for each in prefixes if (found := declarations.evaluated(machine, state, document, each))
-    ]
+    assigned = [found for each in prefixes if (found := declarations.evaluated(machine, state, document, each))]
     fields = expand.fields(machine, state, document, written)
     heredocs.record(machine, state, document, own, fields)
     if not fields:
@@ -150,7 +144,7 @@ def _with_env(state: State, fields: Sequence[Field]) -> State:
         elif word is not None and word.startswith("-"):
             pass
         elif match := _ASSIGNED.match(first):
-            value = declarations._after(text, match.end())
+            value = after(text, match.end())
             name = match.group()[:-1]
             changed.put(name, Slot(Kind.TEXT, fields[at].place, value))
             changed.export(name, fields[at].place)
@@ -188,13 +182,7 @@ def _call(call: Call, name: str, document: Document, body: Node) -> Result:
         flow, truth = control.run(machine, state, document, body)
     finally:
         machine.calling.pop()
-        frame = state.locals.pop() if state.locals else {}
-        for local, old in frame.items():
-            if old is None:
-                state.variables.pop(local, None)
-            else:
-                state.variables[local] = old
-        state._seen = None
+        state.leave_function()
         state.positional = before
     if state is not call.state:
         # VAR=x f: the assignment holds during the call only.
@@ -253,8 +241,6 @@ def _source(call: Call) -> Result:
 
 def spelled(item: Field) -> str:
     """The word as the user spelled it."""
-    from preflight.sources.shell.text import spelling_of
-
     return spelling_of(item.text)
 
 

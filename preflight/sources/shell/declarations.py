@@ -11,7 +11,7 @@ from preflight.sources.shell.document import Document, Place, Text
 from preflight.sources.shell.lookup import look_up
 from preflight.sources.shell.machine import Machine
 from preflight.sources.shell.state import Flow, Kind, Slot, State
-from preflight.sources.shell.text import Field, bounded, hole, known, strings
+from preflight.sources.shell.text import Field, after, bounded, hole, known, strings
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -67,31 +67,17 @@ def _array(
     machine.step(len(items) // 4)
     old = state.get(name)
     plain = strings(items)
-    if (old is not None and old.kind is Kind.MAP) or (
-        plain and all(_KEYED.fullmatch(item) for item in plain)
-    ):
+    if (old is not None and old.kind is Kind.MAP) or (plain and all(_KEYED.fullmatch(item) for item in plain)):
         pairs = dict(old.pairs) if old is not None and old.kind is Kind.MAP and appends else {}
         for item in items:
             keyed = _KEYED.fullmatch(item.known or "")
             if keyed is not None:
-                pairs[keyed.group(1)] = _after(item.text, len(item.known or "") - len(keyed.group(2)))
+                pairs[keyed.group(1)] = after(item.text, len(item.known or "") - len(keyed.group(2)))
         return Slot(Kind.MAP, place, pairs=tuple(pairs.items()))
     if appends and old is not None and old.is_set:
         before = old.items if old.kind is Kind.ARRAY else (Field(old.text, old.place),)
         return Slot(Kind.ARRAY, place, items=(*before, *items)[:MOST_ELEMENTS])
     return Slot(Kind.ARRAY, place, items=tuple(items[:MOST_ELEMENTS]))
-
-
-def _after(text: Text, skipped: int) -> Text:
-    pieces = []
-    for piece in text:
-        length = len(getattr(piece, "text", ""))
-        if skipped >= length:
-            skipped -= length
-            continue
-        pieces.append(piece.cut(skipped, length) if skipped and hasattr(piece, "cut") else piece)
-        skipped = 0
-    return tuple(pieces)
 
 
 def _element(
@@ -113,9 +99,7 @@ def _element(
     key = known(expand.text(machine, state, document, index))
     if old is not None and old.kind is Kind.MAP:
         if key is None:
-            return name, Slot(
-                Kind.TEXT, place, hole(f"${name} has keys nobody knows", place, f"${name}", many=True)
-            )
+            return name, Slot(Kind.TEXT, place, hole(f"${name} has keys nobody knows", place, f"${name}", many=True))
         pairs = dict(old.pairs)
         pairs[key] = pairs.get(key, ()) + text if appends else text
         return name, Slot(Kind.MAP, place, pairs=tuple(pairs.items()))
@@ -156,19 +140,15 @@ def declare(machine: Machine, state: State, document: Document, node: Node) -> N
             if word.startswith(("-", "+")):
                 flags += word
             elif assigned is not None:
-                text = _after(item.text, len(word) - len(assigned.group(3)))
-                slot = _scalar(
-                    machine, state, assigned.group(1), text, item.place, appends=bool(assigned.group(2))
-                )
+                text = after(item.text, len(word) - len(assigned.group(3)))
+                slot = _scalar(machine, state, assigned.group(1), text, item.place, appends=bool(assigned.group(2)))
                 names.append((assigned.group(1), slot))
             elif _NAME.fullmatch(word):
                 names.append((word, None))
     _carry_out(state, document.at(node), keyword, flags, names)
 
 
-def _carry_out(
-    state: State, place: Place, keyword: str, flags: str, names: list[tuple[str, Slot | None]]
-) -> None:
+def _carry_out(state: State, place: Place, keyword: str, flags: str, names: list[tuple[str, Slot | None]]) -> None:
     if keyword in ("unset", "unsetenv"):
         for name, _ in names:
             if "f" in flags:

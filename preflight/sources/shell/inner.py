@@ -16,7 +16,7 @@ from preflight.sources.shell import control, files, heredocs, slurm
 from preflight.sources.shell.document import Document, Place, Text
 from preflight.sources.shell.machine import DEEPEST, Machine
 from preflight.sources.shell.state import Kind, Positional, Slot, State
-from preflight.sources.shell.text import Field, literal
+from preflight.sources.shell.text import Field, after, literal
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -228,19 +228,13 @@ def _sbatch(fields: Sequence[Field]) -> _Inner | None:
         word = item.known
         if word is not None and word.startswith("--wrap"):
             if "=" in word:
-                return _Inner(_tail(item.text, len("--wrap=")), None, (), ("sbatch",))
+                return _Inner(after(item.text, len("--wrap=")), None, (), ("sbatch",))
             if index + 1 < len(fields):
                 return _Inner(fields[index + 1].text, None, (), ("sbatch",))
     for item in reversed(fields[1:]):
         if item.known and _SCRIPT.match(item.known):
             return _Inner(None, item, (), ("sbatch",))
     return _Inner(None, None, (), ("sbatch",), reads_input=True)
-
-
-def _tail(text: Text, skipped: int) -> Text:
-    from preflight.sources.shell.declarations import _after
-
-    return _after(text, skipped)
 
 
 def _shell(machine: Machine, state: State, found: _Inner, fields: Sequence[Field]) -> State:

@@ -194,6 +194,16 @@ class State:
         self.variables[name] = Slot(Kind.UNSET, place)
         self._seen = None
 
+    def leave_function(self) -> None:
+        """Put back what the function that ends here declared `local`."""
+        frame = self.locals.pop() if self.locals else {}
+        for name, old in frame.items():
+            if old is None:
+                self.variables.pop(name, None)
+            else:
+                self.variables[name] = old
+        self._seen = None
+
     def snapshot(self) -> tuple[dict[str, Variable], dict[str, Variable]]:
         """The exported variables, and all of them, as commands carry them. Shared until something changes."""
         if self._seen is None:
@@ -284,9 +294,7 @@ def _join_slots(name: str, slots: Sequence[Slot | None], condition: str, *, clos
         pairs = tuple(
             (
                 key,
-                join_texts(
-                    [dict(slot.pairs).get(key, ()) for slot in filled], sample.place, f"${{{name}[{key}]}}"
-                ),
+                join_texts([dict(slot.pairs).get(key, ()) for slot in filled], sample.place, f"${{{name}[{key}]}}"),
             )
             for key in keys
         )

@@ -159,10 +159,7 @@ def is_empty(text: Text) -> bool | None:
 
 def bounded(text: Text, place: Place, spelling: str) -> Text:
     """The text, or a hole when it has grown beyond what is worth following."""
-    if (
-        len(text) > MOST_PIECES
-        or sum(len(piece.text) for piece in text if isinstance(piece, Lit)) > LONGEST_VALUE
-    ):
+    if len(text) > MOST_PIECES or sum(len(piece.text) for piece in text if isinstance(piece, Lit)) > LONGEST_VALUE:
         return hole("the value is too long to follow", place, spelling, many=True)
     return text
 
@@ -292,6 +289,19 @@ def _field_place(text: Text, node: Place) -> Place:
     return cover(text, text[0].place)
 
 
+def after(text: Text, skipped: int) -> Text:
+    """The text without its first characters; a hole is cut whole."""
+    pieces = []
+    for piece in text:
+        length = len(getattr(piece, "text", ""))
+        if skipped >= length:
+            skipped -= length
+            continue
+        pieces.append(piece.cut(skipped, length) if skipped and hasattr(piece, "cut") else piece)
+        skipped = 0
+    return tuple(pieces)
+
+
 def common_ends(rows: Sequence[Sequence[object]]) -> tuple[int, int]:
     """How many items all rows begin with, and how many of the others they all end with."""
     first, shortest = rows[0], min(len(row) for row in rows)
@@ -324,9 +334,7 @@ def join_texts(texts: Sequence[Text], place: Place, spelling: str) -> Text:
         merged = hole(f"one of more than {MOST_ALTERNATIVES} values", place, spelling, many=True)
     elif head == tail == 0 and all(len(item) == 1 and isinstance(item[0], Hole) for item in unique):
         why = ", or ".join(dict.fromkeys(reasons(item) for item in unique))
-        merged = hole(
-            why, place, spelling, many=any(isinstance(p, Hole) and p.many for i in unique for p in i)
-        )
+        merged = hole(why, place, spelling, many=any(isinstance(p, Hole) and p.many for i in unique for p in i))
     else:
         merged = (Alt(tuple(unique), place, spelling),)
     return first[:head] + merged + (first[len(first) - tail :] if tail else ())
