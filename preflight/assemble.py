@@ -212,12 +212,9 @@ def _asked(source: Source, file: SourceFile, tree: Tree, step: _Step) -> Reading
         return without_secrets(source.read(file, tree, scope=step.scope, role=step.role))
     except Exception as error:
         message = (
-            f"the {source.name} reader crashed on {file.path}, which is a bug in it:"
-            f" {type(error).__name__}: {error}"
+            f"the {source.name} reader crashed on {file.path}, which is a bug in it: {type(error).__name__}: {error}"
         )
-        return Reading(
-            notes=(Note(NoteKind.CRASHED, message, Span(file.path, 1, 1, 1, 1), required=True),)
-        )
+        return Reading(notes=(Note(NoteKind.CRASHED, message, Span(file.path, 1, 1, 1, 1), required=True),))
 
 
 @dataclass(slots=True)
@@ -253,9 +250,7 @@ class _Gathering:
             self._seen.add((step.path, step.scope))
             for reference in self._read(step):
                 if self._is_followed(reference, step):
-                    queue.append(
-                        _Step(reference.target, reference.role, reference.scope, reference, step.depth + 1)
-                    )
+                    queue.append(_Step(reference.target, reference.role, reference.scope, reference, step.depth + 1))
 
     def _is_followed(self, reference: Reference, step: _Step) -> bool:
         if reference.role == "data" or step.depth >= DEEPEST:
@@ -275,9 +270,7 @@ class _Gathering:
         source = self.assembly.source_of(file, step.role)
         if source is None:
             if step.reference is None and self.explicit:
-                message = (
-                    f"{step.path} is of no kind that is read; name a job's script, configuration or hostfile"
-                )
+                message = f"{step.path} is of no kind that is read; name a job's script, configuration or hostfile"
                 self.notes.append(Note(NoteKind.UNSUPPORTED, message, Span(step.path, 1, 1, 1, 1)))
             return ()
         self.files.setdefault(step.path, InputFile(step.path, source.name, file.sha256, file.size_bytes))
@@ -346,9 +339,7 @@ class _Gathering:
         scopes = list(dict.fromkeys(claim.scope for claim in claims if claim.scope.launch))
         moved: list[Claim] = []
         for claim in claims:
-            moved.extend(replace(claim, scope=scope) for scope in scopes) if _is_header(
-                claim
-            ) else moved.append(claim)
+            moved.extend(replace(claim, scope=scope) for scope in scopes) if _is_header(claim) else moved.append(claim)
         return moved
 
 
@@ -372,6 +363,4 @@ def _moved(claim: Claim, origin: WrittenFile) -> Claim:
             span.snippet,
         )
 
-    return replace(
-        claim, span=place(claim.span), because=tuple(_moved(reason, origin) for reason in claim.because)
-    )
+    return replace(claim, span=place(claim.span), because=tuple(_moved(reason, origin) for reason in claim.because))

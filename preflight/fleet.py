@@ -130,9 +130,7 @@ async def _opened(
         problem = NodeRecord(node, error.message, error.kind, notes=(error.detail,) if error.detail else ())
     except TimeoutError:
         waited = "its agent's first word" if channel is not None else f"{executor.name} to reach it"
-        problem = NodeRecord(
-            node, f"{node.name}: no answer within {deadline_s:g} s, waiting for {waited}", "timeout"
-        )
+        problem = NodeRecord(node, f"{node.name}: no answer within {deadline_s:g} s, waiting for {waited}", "timeout")
     except BaseException:
         if channel is not None:
             await channel.aclose()

@@ -146,15 +146,11 @@ class AgentSession:
             data = await self._channel.receive()
             if not data:
                 words = self._channel.last_words()
-                raise ExecutorError(
-                    "crashed", f"{self.node.name}: the agent ended before its first word", words
-                )
+                raise ExecutorError("crashed", f"{self.node.name}: the agent ended before its first word", words)
             try:
                 self._early.extend(self._reader.feed(data))
             except WireError as error:
-                raise ExecutorError(
-                    "crashed", f"{self.node.name}: the agent is not understood: {error}"
-                ) from error
+                raise ExecutorError("crashed", f"{self.node.name}: the agent is not understood: {error}") from error
             if self._early:
                 first = self._early.pop(0)
                 if not isinstance(first, Ready) or first.protocol != PROTOCOL:
@@ -191,9 +187,7 @@ class AgentSession:
         ask = replace(ask, id=next(self._numbers))
         running = Running(self, ask, on_event)
         if self.lost or self._closing:
-            running.settle(
-                Failed(ask.id, "unreachable", self.lost or f"the session with {self.node.name} is closed")
-            )
+            running.settle(Failed(ask.id, "unreachable", self.lost or f"the session with {self.node.name} is closed"))
             return running
         self._running[ask.id] = running
         try:
@@ -228,9 +222,7 @@ class AgentSession:
             return
         self._closing = True
         for running in list(self._running.values()):
-            running.settle(
-                Failed(running.ask.id, "cancelled", f"the session with {self.node.name} was closed")
-            )
+            running.settle(Failed(running.ask.id, "cancelled", f"the session with {self.node.name} was closed"))
         self._scope.cancel()
         with anyio.CancelScope(shield=True):
             await self._channel.aclose()

@@ -8,9 +8,7 @@ from collections.abc import Mapping, Sequence
 from preflight.job import Job, Known, Launch
 
 #: What may differ between the names of sibling scripts.
-_PART_OF_NAME = re.compile(
-    r"\d+|server|pserver|worker|trainer|master|slave|head|main|node|rank|machine|host|ps|[-_. ]"
-)
+_PART_OF_NAME = re.compile(r"\d+|server|pserver|worker|trainer|master|slave|head|main|node|rank|machine|host|ps|[-_. ]")
 
 
 def siblings(entries: Sequence[str], built: Mapping[str, Sequence[Job]]) -> dict[str, tuple[str, ...]]:
@@ -52,9 +50,7 @@ def _same_endpoint(path: str, jobs: Sequence[Job]) -> tuple[str, ...] | None:
     job, scope = jobs[0], jobs[0].launches[0].scope
     servers = job.value("ps_server_endpoints", scope)
     where = (
-        (servers,)
-        if isinstance(servers, Known)
-        else tuple(job.value(n, scope) for n in ("master_addr", "master_port"))
+        (servers,) if isinstance(servers, Known) else tuple(job.value(n, scope) for n in ("master_addr", "master_port"))
     )
     if (
         not all(isinstance(value, Known) for value in where)

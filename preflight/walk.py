@@ -117,11 +117,7 @@ class _Ignored:
         """Whether `path` is left out; the last pattern that fits decides, as in git."""
         for folder, pattern, only_folders, kept in reversed(self._patterns):
             start = f"{folder}/" if folder else ""
-            if (
-                (is_folder or not only_folders)
-                and path.startswith(start)
-                and pattern.fullmatch(path[len(start) :])
-            ):
+            if (is_folder or not only_folders) and path.startswith(start) and pattern.fullmatch(path[len(start) :]):
                 return not kept
         return False
 

@@ -49,9 +49,7 @@ def test_references_are_followed_into_one_job(tmp_path: Path) -> None:
 
 
 def test_world_size_follows_and_says_from_what(tmp_path: Path) -> None:
-    (job,) = build(
-        tmp_path, {"run.sh": "torchrun --nnodes=2 --nproc_per_node=4 t.py --tensor-model-parallel-size 2\n"}
-    )
+    (job,) = build(tmp_path, {"run.sh": "torchrun --nnodes=2 --nproc_per_node=4 t.py --tensor-model-parallel-size 2\n"})
     scope = job.launches[0].scope
     assert job.value("world_size", scope) == Known(8)
     assert job.value("data_parallel_size", scope) == Known(4)
@@ -130,9 +128,7 @@ def test_scripts_for_each_role_form_a_probable_job(tmp_path: Path) -> None:
 
 
 def test_scripts_named_together_are_one_certain_job(tmp_path: Path) -> None:
-    (job,) = build(
-        tmp_path, {"node0.sh": NODE.format(0, 1), "node1.sh": NODE.format(1, 1)}, "node0.sh", "node1.sh"
-    )
+    (job,) = build(tmp_path, {"node0.sh": NODE.format(0, 1), "node1.sh": NODE.format(1, 1)}, "node0.sh", "node1.sh")
     assert not job.probable and len(job.launches) == 2
 
 
@@ -208,9 +204,7 @@ def test_a_crashing_reader_is_a_note(tmp_path: Path) -> None:
 
 
 def test_scripts_that_run_each_other_end(tmp_path: Path) -> None:
-    (job,) = build(
-        tmp_path, {"a.sh": "bash b.sh\ntorchrun a.py\n", "b.sh": "bash a.sh\ntorchrun b.py\n"}, "a.sh"
-    )
+    (job,) = build(tmp_path, {"a.sh": "bash b.sh\ntorchrun a.py\n", "b.sh": "bash a.sh\ntorchrun b.py\n"}, "a.sh")
     assert job.launches
 
 

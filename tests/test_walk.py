@@ -31,9 +31,7 @@ def test_ignored_files_are_left_out(tmp_path: Path) -> None:
         "b/c/d/e.sh",
         "b/e.sh",
     )
-    (tmp_path / ".gitignore").write_text(
-        "# made\n\nout/\ngen?.sh\n/top.sh\nb/**/e.sh\n!b/e.sh\n" + "*a" * 50 + "\n"
-    )
+    (tmp_path / ".gitignore").write_text("# made\n\nout/\ngen?.sh\n/top.sh\nb/**/e.sh\n!b/e.sh\n" + "*a" * 50 + "\n")
     assert walk(tmp_path, ".").files == ("a/keep.sh", "a/top.sh", "b/e.sh")
 
 

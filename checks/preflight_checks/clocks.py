@@ -63,11 +63,7 @@ def clock_spread(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     if len(offsets) < 2:
         return
     centre = median(offsets.values())
-    far = {
-        node: offset - centre
-        for node, offset in offsets.items()
-        if abs(offset - centre) - doubt[node] > WARN_S
-    }
+    far = {node: offset - centre for node, offset in offsets.items() if abs(offset - centre) - doubt[node] > WARN_S}
     if not far:
         yield passed(f"clocks of {len(offsets)} nodes")
         return

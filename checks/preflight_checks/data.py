@@ -37,9 +37,7 @@ def _plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     for item in _wanted(job):
         for node in fleet.reached:
             params = {"path": item.path}
-            yield Request(
-                probe_name(path_state), node.name, params, context=True, because=item.claims, required=True
-            )
+            yield Request(probe_name(path_state), node.name, params, context=True, because=item.claims, required=True)
 
 
 def _states(facts: Facts, path: str) -> tuple[dict[str, PathState], dict[str, Unavailable]]:
@@ -180,11 +178,7 @@ def shard_list_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
     """
     looked_at = False
     for item in _wanted(job):
-        have = {
-            node: state
-            for node, state in _states(facts, item.path)[0].items()
-            if not state.problem and state.kind
-        }
+        have = {node: state for node, state in _states(facts, item.path)[0].items() if not state.problem and state.kind}
         if not have:
             continue
         looked_at = True
@@ -203,17 +197,13 @@ def _judge_shards(item: _Wanted, have: dict[str, PathState]) -> Iterator[Verdict
         yield failed(
             f"{item.path}: unreadable files",
             f"{fold(state.unreadable, 4)} of {item.path} cannot be read on {fold(unreadable)}",
-            at=Evidence(
-                "data files", fold(state.unreadable, 4), "readable files", f"ls -l {state.resolved}", node
-            ),
+            at=Evidence("data files", fold(state.unreadable, 4), "readable files", f"ls -l {state.resolved}", node),
             also=item.claims,
             nodes=tuple(unreadable),
             remedy=f"Mend the links and permissions below {item.path} on {fold(unreadable)}.",
         )
     empty = [
-        node
-        for node, state in have.items()
-        if state.kind == "directory" and not state.listed and not state.unreadable
+        node for node, state in have.items() if state.kind == "directory" and not state.listed and not state.unreadable
     ]
     if empty and len(empty) < len(have):
         yield failed(
@@ -233,9 +223,7 @@ def _judge_shards(item: _Wanted, have: dict[str, PathState]) -> Iterator[Verdict
         yield _difference(item, node, filled[node], digests.agreeing, reference)
 
 
-def _difference(
-    item: _Wanted, node: str, state: PathState, agreeing: tuple[str, ...], reference: PathState
-) -> Verdict:
+def _difference(item: _Wanted, node: str, state: PathState, agreeing: tuple[str, ...], reference: PathState) -> Verdict:
     mine = _sizes(state)
     theirs = _sizes(reference)
     absent = sorted(theirs.keys() - mine.keys() - set(state.unreadable))

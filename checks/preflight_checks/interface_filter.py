@@ -71,9 +71,7 @@ def _nccl(value: str, interfaces: Sequence[Interface]) -> Choice:
     missing: tuple[str, ...] = ()
     if not exclude:
         names = [item.name for item in interfaces]
-        missing = tuple(
-            part for part in wanted if not any(n == part if exact else n.startswith(part) for n in names)
-        )
+        missing = tuple(part for part in wanted if not any(n == part if exact else n.startswith(part) for n in names))
     return Choice(left, missing, tuple(item.name for item in matched if not item.addresses))
 
 
@@ -100,9 +98,7 @@ def _only_v6_loopback(item: Interface) -> bool:
 
 def dialled(item: Interface) -> Address | None:
     """The address of `item` that peers are told: its first, IPv4 before global IPv6 as the system lists them."""
-    usable = [
-        address for address in item.addresses if not ipaddress.ip_address(address.address).is_link_local
-    ]
+    usable = [address for address in item.addresses if not ipaddress.ip_address(address.address).is_link_local]
     return usable[0] if usable else None
 
 

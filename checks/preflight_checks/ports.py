@@ -74,10 +74,7 @@ def port_in_use(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     elif not asked:
         yield not_applicable("ports", "the job's files name no port that a reachable node binds")
         return
-    seen = {
-        (s.node, s.request.params.get("port"), s.request.params.get("host", "")): s
-        for s in facts.each(bindable)
-    }
+    seen = {(s.node, s.request.params.get("port"), s.request.params.get("host", "")): s for s in facts.each(bindable)}
     elsewhere: dict[Endpoint, list[str]] = {}
     decided: set[Endpoint] = set()
     for endpoint, node, params in asked:
@@ -87,9 +84,7 @@ def port_in_use(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         subject = f"{endpoint.what} {endpoint.port} on {node.name}"
         if isinstance(fact.fact, Unavailable):
             decided.add(endpoint)
-            yield unknown(
-                subject, f"it could not be tried: {fact.fact.reason}", required=fact.request.required
-            )
+            yield unknown(subject, f"it could not be tried: {fact.fact.reason}", required=fact.request.required)
         elif fact.fact.value.problem == "not-local":
             elsewhere.setdefault(endpoint, []).append(node.name)
         else:
@@ -104,9 +99,7 @@ def _judge(endpoint: Endpoint, subject: str, seen: Seen[PortState], state: PortS
     if not state.problem:
         return passed(subject)
     node = seen.node
-    evidence = Evidence(
-        "bind", state.detail, "free", f"ss -ltnp 'sport = :{state.port}'", node, at_s=seen.finished_s
-    )
+    evidence = Evidence("bind", state.detail, "free", f"ss -ltnp 'sport = :{state.port}'", node, at_s=seen.finished_s)
     if state.problem != "in-use":
         denied = state.problem == "denied"
         why = "this user may not bind it (ports below 1024 are reserved)" if denied else state.detail
@@ -145,9 +138,7 @@ def _nobody_has(endpoint: Endpoint, nodes: list[str]) -> Verdict:
         f"{endpoint.what} {endpoint.host}",
         f"{endpoint.what} is to bind {endpoint.host}:{endpoint.port}, but {endpoint.host} is an address of none of "
         f"the {len(nodes)} nodes",
-        at=Evidence(
-            "bind", "Cannot assign requested address", "an address of the node", "ip -br addr", nodes[0]
-        ),
+        at=Evidence("bind", "Cannot assign requested address", "an address of the node", "ip -br addr", nodes[0]),
         also=endpoint.claims,
         nodes=nodes,
         remedy=f"Give {endpoint.what} an address that one of the nodes has.",

@@ -47,13 +47,9 @@ class LocalExecutor:
                     words,
                 )
             if code == bootstrap.TOO_OLD:
-                return ExecutorError(
-                    "missing", f"{node.name}: `{self.interpreter}` is older than Python 3.8", words
-                )
+                return ExecutorError("missing", f"{node.name}: `{self.interpreter}` is older than Python 3.8", words)
             said = f": {words.splitlines()[-1]}" if words else ""
-            return ExecutorError(
-                "crashed", f"{node.name}: the agent ended with exit code {code}{said}", words
-            )
+            return ExecutorError("crashed", f"{node.name}: the agent ended with exit code {code}{said}", words)
 
         await start_agent(channel, node.name, nonce, bundle=bundle, diagnose=diagnose, deadline_s=deadline_s)
         return channel

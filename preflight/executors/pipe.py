@@ -179,9 +179,7 @@ async def start_agent(
         with anyio.move_on_after(deadline_s) as scope:
             await _past_noise(channel, name, f"\n{nonce}\n".encode(), heard, diagnose)
             started = True
-            await channel.send(
-                bootstrap.first_words(bundle, "preflight.node.guardian:main", {"nonce": nonce})
-            )
+            await channel.send(bootstrap.first_words(bundle, "preflight.node.guardian:main", {"nonce": nonce}))
             heard += await channel.receive()
             if not heard:
                 code = await channel.exit_code(CLOSE_S)
@@ -201,9 +199,7 @@ async def start_agent(
         raise
 
 
-async def _past_noise(
-    channel: PipeChannel, name: str, mark: bytes, heard: bytearray, diagnose: Diagnose
-) -> None:
+async def _past_noise(channel: PipeChannel, name: str, mark: bytes, heard: bytearray, diagnose: Diagnose) -> None:
     """Read up to `mark`; what was read after it is left in `heard`."""
     while (place := heard.find(mark)) < 0:
         data = await channel.receive()

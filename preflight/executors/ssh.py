@@ -119,9 +119,7 @@ class SshExecutor:
         """Start an agent on `node.address` (or its name). Raises ExecutorError that says what ssh said."""
         target = node.address or node.name
         if not is_target(target):
-            raise ExecutorError(
-                "denied", f"{node.name}: {target!r} is no host name, and is not put on a command line"
-            )
+            raise ExecutorError("denied", f"{node.name}: {target!r} is no host name, and is not put on a command line")
         nonce = new_nonce()
         command = [self.program, *self._arguments(deadline_s), "--", target, bootstrap.shell_line(nonce)]
         environment = {**os.environ, "LC_ALL": "C"}

@@ -48,9 +48,7 @@ _CHANNEL_ENDED = "the channel ended"
 class Agent:
     """The loop. Frames come in on `fd_in` and go out on `fd_out`; children's pipes are in between."""
 
-    def __init__(
-        self, bundle: bytes, fd_in: int, fd_out: int, nonce: str, notes: List[str], pulse: int
-    ) -> None:
+    def __init__(self, bundle: bytes, fd_in: int, fd_out: int, nonce: str, notes: List[str], pulse: int) -> None:
         self._bundle = bundle
         self._in = fd_in
         self._out = fd_out

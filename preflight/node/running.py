@@ -110,9 +110,7 @@ class Running:
         stat = process.stat_of(self.seen_pid())
         stuck = ""
         if stat is not None and stat.state in ("D", "T", "t"):
-            stuck = ", whose process is %s" % (
-                "stopped" if stat.state != "D" else "stuck in the kernel (state D)"
-            )
+            stuck = ", whose process is %s" % ("stopped" if stat.state != "D" else "stuck in the kernel (state D)")
         place = innermost(self.error_text(self.dump_from)) if self.timed_out else ""
         return self.ask.target + (" at " + place if place else "") + stuck
 
@@ -157,9 +155,7 @@ class Running:
                 )
             noise = self._noise[-ERROR_BYTES:].decode("utf-8", "replace")
             return Failed(ask.id, "context", reason, self.error_text() or noise, code)
-        return Failed(
-            ask.id, "crashed", "%s %s without an answer" % (ask.target, process.ending(code)), "", code
-        )
+        return Failed(ask.id, "crashed", "%s %s without an answer" % (ask.target, process.ending(code)), "", code)
 
 
 def innermost(stacks: str) -> str:
@@ -173,9 +169,7 @@ def innermost(stacks: str) -> str:
             places = []
         match = _FRAME.match(line)
         if match:
-            places.append(
-                "%s:%s in %s" % (match.group(1).replace(bootstrap.ORIGIN + "/", ""), *match.groups()[1:])
-            )
+            places.append("%s:%s in %s" % (match.group(1).replace(bootstrap.ORIGIN + "/", ""), *match.groups()[1:]))
     ours = [place for place in places if place.startswith(("preflight", "reference_trainer"))]
     answers = "preflight/node/"
     chosen = [place for place in ours if not place.startswith(answers)] or places

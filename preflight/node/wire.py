@@ -162,9 +162,7 @@ class ProbeUnavailable(Exception):
         self.reason = reason
 
 
-_TYPES: Dict[str, Any] = {
-    cls.__name__.lower(): cls for cls in (Ask, Cancel, Signal, Beat, Ready, Event, Done, Failed)
-}
+_TYPES: Dict[str, Any] = {cls.__name__.lower(): cls for cls in (Ask, Cancel, Signal, Beat, Ready, Event, Done, Failed)}
 
 
 _NUMBER = (int, float)
@@ -207,9 +205,7 @@ def encode(message: Any) -> bytes:
     """One frame. Raises WireError when the message is larger than `LARGEST_FRAME_BYTES`."""
     body = asdict(message)
     body["type"] = type(message).__name__.lower()
-    data = json.dumps(body, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode(
-        "utf-8", "replace"
-    )
+    data = json.dumps(body, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
     if len(data) > LARGEST_FRAME_BYTES:
         raise WireError("a message of %d bytes is larger than %d" % (len(data), LARGEST_FRAME_BYTES))
     return _LENGTH.pack(len(data)) + data
@@ -241,9 +237,7 @@ class FrameReader:
         while len(self._pending) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._pending)
             if length > LARGEST_FRAME_BYTES:
-                raise WireError(
-                    "a frame of %d bytes is announced; at most %d" % (length, LARGEST_FRAME_BYTES)
-                )
+                raise WireError("a frame of %d bytes is announced; at most %d" % (length, LARGEST_FRAME_BYTES))
             end = _LENGTH.size + length
             if len(self._pending) < end:
                 return

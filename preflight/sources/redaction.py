@@ -37,9 +37,7 @@ def secrets_of(commands: Iterable[Command]) -> frozenset[str]:
             seen.add(id(variables))
             for variable in variables.values():
                 if is_secret(variable.name):
-                    found.update(
-                        str(item) for item in alternatives(variable.value) if len(str(item)) >= _SHORTEST
-                    )
+                    found.update(str(item) for item in alternatives(variable.value) if len(str(item)) >= _SHORTEST)
     return frozenset(sorted(found)[:_MOST_SECRETS])
 
 

@@ -132,15 +132,11 @@ def rendezvous_argument_ignored(job: Job) -> Iterator[Verdict]:
 def _flags(job: Job, launch: Launch, quantity: str) -> tuple[Claim, ...]:
     """Claims that the user wrote on this launch line."""
     return tuple(
-        c
-        for c in job.setting(quantity, launch.scope)
-        if c.scope.launch == launch.id and c.strength is Strength.FLAG
+        c for c in job.setting(quantity, launch.scope) if c.scope.launch == launch.id and c.strength is Strength.FLAG
     )
 
 
-def _ignored(
-    job: Job, launch: Launch, endpoint: tuple[Claim, ...], dynamic: Claim | None
-) -> Iterator[Verdict]:
+def _ignored(job: Job, launch: Launch, endpoint: tuple[Claim, ...], dynamic: Claim | None) -> Iterator[Verdict]:
     winner = dynamic if dynamic is not None else (endpoint[0] if endpoint else None)
     if winner is None:
         return

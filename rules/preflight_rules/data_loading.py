@@ -69,9 +69,7 @@ def set_epoch_never_called(job: Job) -> Iterator[Verdict]:
             path = sampler.span.path
             loops = [c for c in job.about("loop_over_epochs", scope) if c.span.path == path]
             if isinstance(shuffle.value, Unresolved):
-                yield unknown(
-                    subject, f"whether {name or 'the sampler'} shuffles: {shuffle.value.why}", at=shuffle
-                )
+                yield unknown(subject, f"whether {name or 'the sampler'} shuffles: {shuffle.value.why}", at=shuffle)
             elif (
                 not all(value is True for value in shuffle.alternatives)
                 or not loops
@@ -153,11 +151,7 @@ def _surely_a_sampler(job: Job, given: Claim) -> bool:
     name = next(iter(texts(given.value)), "")
     if "(" in name:
         return " if " not in name
-    built = [
-        c
-        for c in job.about("distributed_sampler")
-        if name in c.alternatives and c.span.path == given.span.path
-    ]
+    built = [c for c in job.about("distributed_sampler") if name in c.alternatives and c.span.path == given.span.path]
     return any(c.condition in ("", given.condition) for c in built)
 
 

@@ -72,11 +72,7 @@ def _twice(subject: str, claim: Claim, hosts: tuple[str, ...]) -> Verdict:
     return failed(
         subject,
         f"{host} is listed {hosts.count(host)} times"
-        + (
-            ": DeepSpeed stops with 'Hostfile contains multiple entries'."
-            if stops
-            else f" in {quoted(claim)}."
-        ),
+        + (": DeepSpeed stops with 'Hostfile contains multiple entries'." if stops else f" in {quoted(claim)}."),
         at=place,
         also=((lines[0], "first entry"),) if len(lines) > 1 else (),
         remedy=f"List {host} once, with all its slots." if stops else f"List {host} once.",
@@ -183,11 +179,7 @@ def hostfile_missing(job: Job) -> Iterator[Verdict]:
             yield failed(
                 subject,
                 f"there is no hostfile {target}"
-                + (
-                    ": deepspeed then trains on this node alone and only says so in its log."
-                    if local
-                    else "."
-                ),
+                + (": deepspeed then trains on this node alone and only says so in its log." if local else "."),
                 at=reference.span,
                 remedy=f"Add {target}, or correct the path.",
             )

@@ -9,9 +9,7 @@ from preflight.judgement import Verdict, failed, not_applicable, passed, rule, u
 from preflight.outcome import Severity
 from preflight_rules.batch_sizes import uses_hugging_face
 
-_UNREADABLE = frozenset(
-    {NoteKind.UNREADABLE, NoteKind.TOO_LARGE, NoteKind.MISSING, NoteKind.OUTSIDE, NoteKind.CRASHED}
-)
+_UNREADABLE = frozenset({NoteKind.UNREADABLE, NoteKind.TOO_LARGE, NoteKind.MISSING, NoteKind.OUTSIDE, NoteKind.CRASHED})
 
 
 @rule(

@@ -199,9 +199,7 @@ def role_count_differs_from_list(job: Job) -> Iterator[Verdict]:
             ("ps_servers", "ps_server_endpoints"),
             ("ps_workers", "ps_worker_endpoints"),
         ):
-            counts = [
-                c for c in job.about(quantity, scope) if c.value and not _is_list(job, c, listed, scope)
-            ]
+            counts = [c for c in job.about(quantity, scope) if c.value and not _is_list(job, c, listed, scope)]
             lists = job.setting(listed, scope)
             if not counts or not lists:
                 continue

@@ -91,9 +91,7 @@ def role_index_out_of_range(job: Job) -> Iterator[Verdict]:
     "training-role-unknown",
     severity=Severity.ERROR,
     profile="gate",
-    evidence=(
-        "https://github.com/PaddlePaddle/Paddle/blob/v2.6.2/python/paddle/distributed/fleet/base/role_maker.py",
-    ),
+    evidence=("https://github.com/PaddlePaddle/Paddle/blob/v2.6.2/python/paddle/distributed/fleet/base/role_maker.py",),
 )
 def training_role_unknown(job: Job) -> Iterator[Verdict]:
     """TRAINING_ROLE is set to a role that Paddle does not know.
@@ -211,9 +209,7 @@ def own_endpoint_of_wrong_role(job: Job) -> Iterator[Verdict]:
             severity=Severity.ERROR if is_server else Severity.WARNING,
         )
     if not met:
-        yield not_applicable(
-            job.name, "no launch gives a process its role, its endpoint and the list of servers"
-        )
+        yield not_applicable(job.name, "no launch gives a process its role, its endpoint and the list of servers")
 
 
 @rule(
@@ -277,9 +273,7 @@ def parameter_server_missing_in_paddle(job: Job) -> Iterator[Verdict]:
 
 def _images(job: Job, scope: Scope) -> tuple[Claim, ...]:
     """The container images of PaddlePaddle's own repository, whose tag is the release."""
-    return tuple(
-        c for c in job.setting("container", scope) if any(_OFFICIAL.search(t) for t in texts(c.value))
-    )
+    return tuple(c for c in job.setting("container", scope) if any(_OFFICIAL.search(t) for t in texts(c.value)))
 
 
 def _version(text: str) -> str:

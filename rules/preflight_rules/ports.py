@@ -169,10 +169,6 @@ def port_shared_by_concurrent_launches(job: Job) -> Iterator[Verdict]:
 def _port_and_devices(job: Job, launch: Launch) -> tuple[Claim | None, frozenset[str]]:
     ports = job.setting("master_port", launch.scope)
     visible = texts(job_value(job.setting("env.CUDA_VISIBLE_DEVICES", launch.scope)))
-    devices = (
-        frozenset(part.strip() for part in visible[0].split(",") if part.strip())
-        if len(visible) == 1
-        else None
-    )
+    devices = frozenset(part.strip() for part in visible[0].split(",") if part.strip()) if len(visible) == 1 else None
     several = certainly_several(nodes_spanned(job, launch)[0])
     return (ports[0] if ports and not several else None), devices or frozenset()

@@ -40,8 +40,7 @@ def address_in_force(job: Job, launch: Launch) -> tuple[Claim, ...]:
     found = [
         claim
         for claim in job.about("master_addr", launch.scope)
-        if claim.relation is Relation.SETS
-        and not (claim.source == "python" and claim.strength is Strength.DEFAULT)
+        if claim.relation is Relation.SETS and not (claim.source == "python" and claim.strength is Strength.DEFAULT)
     ]
     if launch.launcher in AGENT_LAUNCHERS or launch.launcher == "deepspeed":
         found = [claim for claim in found if claim.source != "environment"]
@@ -226,9 +225,7 @@ def rendezvous_address_differs_per_node(job: Job) -> Iterator[Verdict]:
             # What a batch script itself expands is the first host of the allocation, not "this host".
             inner = True
         if inner is None or not numbers(nodes):
-            yield unknown(
-                launch.id, f"{quoted(addresses[0])} may be another name on each node", at=addresses[0]
-            )
+            yield unknown(launch.id, f"{quoted(addresses[0])} may be another name on each node", at=addresses[0])
         elif inner and certainly_several(nodes):
             yield failed(
                 launch.id,
@@ -290,12 +287,7 @@ def node_rank_same_on_every_node(job: Job) -> Iterator[Verdict]:
         nodes, because = nodes_spanned(job, launch)
         ranks = job.setting("node_rank", launch.scope)
         ranks = tuple(c for c in ranks if c.strength > Strength.DEFAULT)
-        if (
-            launch.launcher not in AGENT_LAUNCHERS
-            or "srun" not in launch.wrappers
-            or not ranks
-            or not because
-        ):
+        if launch.launcher not in AGENT_LAUNCHERS or "srun" not in launch.wrappers or not ranks or not because:
             continue
         met = True
         backend = job.setting("rendezvous_backend", launch.scope)
@@ -324,9 +316,7 @@ def _node_rank(job: Job, launch: Launch, rank: Claim, told: Claim, count: str) -
     if early and inner:
         return passed(launch.id)
     if early and inner is None:
-        return unknown(
-            launch.id, f"it cannot be told whether {quoted(rank)} is expanded on the node", at=rank
-        )
+        return unknown(launch.id, f"it cannot be told whether {quoted(rank)} is expanded on the node", at=rank)
     if len(fixed) != 1 and not early:
         return unknown(launch.id, f"it cannot be told whether {quoted(rank)} differs between nodes", at=rank)
     seen = "is expanded by the batch script, where it is 0," if early else f"is {fixed[0]}"

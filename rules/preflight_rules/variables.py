@@ -86,9 +86,7 @@ def variable_misspelt(job: Job) -> Iterator[Verdict]:
             yield passed(subject)
             continue
         if meant is None:
-            yield unknown(
-                subject, f"{name} is in no table of known variables; it may be the script's own", at=claim
-            )
+            yield unknown(subject, f"{name} is in no table of known variables; it may be the script's own", at=claim)
             continue
         shell = "" if re.fullmatch(r"\w+", name) else ", and a shell cannot export such a name"
         yield failed(
@@ -306,9 +304,7 @@ def exported_rendezvous_ignored(job: Job) -> Iterator[Verdict]:
             if exported and not taken and launch.launcher in ("torchrun", "deepspeed"):
                 if not job.setting(quantity, launch.scope):
                     met = True
-                    why = (
-                        f"it cannot be told whether {launch.launcher} is given a {quantity.replace('_', ' ')}"
-                    )
+                    why = f"it cannot be told whether {launch.launcher} is given a {quantity.replace('_', ' ')}"
                     yield unknown(launch.id, why, at=exported[0])
                 continue
             if not exported or not taken:

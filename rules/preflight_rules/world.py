@@ -166,9 +166,7 @@ def _contradiction(
     )
 
 
-def _consequence(
-    quantity: str, started: tuple[int, ...], wanted: tuple[int, ...], launch: Launch | None
-) -> str:
+def _consequence(quantity: str, started: tuple[int, ...], wanted: tuple[int, ...], launch: Launch | None) -> str:
     have, need = max(started), min(wanted)
     if len(started) > 1 or len(wanted) > 1:
         return "No branch makes the two agree."
@@ -302,9 +300,7 @@ def _within(quantity: str, subject: str, claim: Claim, bound: Claim) -> Verdict 
         return None
     open_end = why_unresolved((claim, bound))
     if open_end is not None:
-        return unknown(
-            subject, f"{_MEANINGS[quantity]}: {quoted(open_end[0])} depends on {open_end[1]}", at=claim
-        )
+        return unknown(subject, f"{_MEANINGS[quantity]}: {quoted(open_end[0])} depends on {open_end[1]}", at=claim)
     asked, most = numbers(claim.value), numbers(bound.value)
     if not asked or not most or min(asked) <= max(most):
         return passed(subject)

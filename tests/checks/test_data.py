@@ -16,9 +16,7 @@ JOB = {"data_path": PATH}
 SHARDS = {f"part-{i:03}": 100 for i in range(4)}
 
 
-def folder(
-    node: str, files: Mapping[str, int] = SHARDS, *, system: str = "lustre", path: str = PATH
-) -> FactRecord:
+def folder(node: str, files: Mapping[str, int] = SHARDS, *, system: str = "lustre", path: str = PATH) -> FactRecord:
     entries = [Entry(name, size) for name, size in files.items()]
     state = PathState(path, path, "directory", file_system=system, entries=entries, listed=len(entries))
     return at(node, state_with_digest(state, files))
@@ -47,9 +45,7 @@ def test_paths_are_looked_at_where_the_ranks_run_and_urls_are_not() -> None:
 
 def test_a_path_one_node_lacks_names_that_node() -> None:
     found = one(
-        judge(
-            data_path_missing, job(**JOB), fleet(3), facts(folder("node0"), folder("node1"), absent("node2"))
-        ),
+        judge(data_path_missing, job(**JOB), fleet(3), facts(folder("node0"), folder("node1"), absent("node2"))),
         Status.FAIL,
     )
     assert found.nodes == ("node2",) and PATH in found.message and found.severity is None
@@ -65,9 +61,7 @@ def test_a_relative_name_that_exists_nowhere_may_be_that_of_a_hub() -> None:
 
 def test_a_dangling_link_and_a_denied_path_are_told_apart() -> None:
     seen = facts(folder("node0"), absent("node1", "dangling"), absent("node2", "denied"))
-    messages = [
-        v.message for v in judge(data_path_missing, job(**JOB), fleet(3), seen) if v.status is Status.FAIL
-    ]
+    messages = [v.message for v in judge(data_path_missing, job(**JOB), fleet(3), seen) if v.status is Status.FAIL]
     assert any("link to nothing" in m for m in messages) and any("may not be read" in m for m in messages)
 
 
@@ -118,16 +112,14 @@ def test_own_shards_on_each_node_are_a_warning_at_most() -> None:
 
 
 def test_unreadable_files_are_named() -> None:
-    state = PathState(
-        PATH, PATH, "directory", entries=[Entry("a", 1)], unreadable=["b"], listed=1, digest="x"
-    )
+    state = PathState(PATH, PATH, "directory", entries=[Entry("a", 1)], unreadable=["b"], listed=1, digest="x")
     found = one(judge(shard_list_differs, job(**JOB), fleet(1), facts(at("node0", state))), Status.FAIL)
     assert "b of /data/train cannot be read on node0" in found.message
 
 
 def test_equal_lists_pass_and_no_paths_are_no_case() -> None:
-    assert statuses(
-        judge(shard_list_differs, job(**JOB), fleet(2), facts(folder("node0"), folder("node1")))
-    ) == {"pass"}
+    assert statuses(judge(shard_list_differs, job(**JOB), fleet(2), facts(folder("node0"), folder("node1")))) == {
+        "pass"
+    }
     assert statuses(judge(shard_list_differs, job(), fleet(2), facts())) == {"not-applicable"}
     assert statuses(judge(data_path_missing, job(), fleet(2), facts())) == {"not-applicable"}

@@ -17,9 +17,7 @@ JOB = {"backend": "nccl", "gpus_per_node": 8}
 H100 = "NVIDIA H100 80GB HBM3"
 
 
-def cards(
-    node: str, count: int = 8, *, driver: str = "550.54.15", name: str = H100, lost: int = 0
-) -> FactRecord:
+def cards(node: str, count: int = 8, *, driver: str = "550.54.15", name: str = H100, lost: int = 0) -> FactRecord:
     found = [Gpu(i, name, f"GPU-{i}", 80 << 30, "9.0") for i in range(count - lost)]
     found += [Gpu(count - lost + i, problem="GPU is lost") for i in range(lost)]
     return fact(gpus, node, Gpus(driver, driver, "12.4", found))
@@ -44,9 +42,7 @@ def test_a_job_on_cpus_is_asked_for_no_gpu() -> None:
 
 
 def test_a_short_node_is_named_with_the_lost_gpu() -> None:
-    verdicts = judge(
-        gpu_count, job(**JOB), fleet(3), facts(cards("node0"), cards("node1", lost=1), cards("node2"))
-    )
+    verdicts = judge(gpu_count, job(**JOB), fleet(3), facts(cards("node0"), cards("node1", lost=1), cards("node2")))
     found = one(verdicts, Status.FAIL)
     assert found.nodes == ("node1",)
     assert "7 of the 8 GPUs" in found.message and "GPU is lost" in found.message
@@ -112,13 +108,9 @@ def test_a_build_without_cuda_is_an_error() -> None:
 
 def test_a_context_nobody_knows_is_unknown_but_a_silent_one_is_required() -> None:
     nowhere = fact(packages, "node0", Unavailable("context", "no interpreter is known"))
-    assert not one(
-        judge(driver_too_old, job(**JOB), fleet(1), facts(cards("node0"), nowhere)), Status.UNKNOWN
-    ).required
+    assert not one(judge(driver_too_old, job(**JOB), fleet(1), facts(cards("node0"), nowhere)), Status.UNKNOWN).required
     silent = fact(packages, "node0", TIMEOUT)
-    assert one(
-        judge(driver_too_old, job(**JOB), fleet(1), facts(cards("node0"), silent)), Status.UNKNOWN
-    ).required
+    assert one(judge(driver_too_old, job(**JOB), fleet(1), facts(cards("node0"), silent)), Status.UNKNOWN).required
 
 
 def test_a_driver_that_was_left_behind_is_a_warning() -> None:
@@ -146,9 +138,5 @@ def test_something_one_node_lacks_is_a_difference() -> None:
 
 
 def test_equal_environments_pass_and_unseen_ones_are_unknown() -> None:
-    assert statuses(
-        judge(framework_skew, job(), fleet(2), facts(installed("node0"), installed("node1")))
-    ) == {"pass"}
-    assert statuses(judge(framework_skew, job(), fleet(2), facts(fact(packages, "node0", TIMEOUT)))) == {
-        "unknown"
-    }
+    assert statuses(judge(framework_skew, job(), fleet(2), facts(installed("node0"), installed("node1")))) == {"pass"}
+    assert statuses(judge(framework_skew, job(), fleet(2), facts(fact(packages, "node0", TIMEOUT)))) == {"unknown"}

@@ -49,20 +49,14 @@ def test_a_full_shared_memory_is_a_warning() -> None:
 def test_shared_memory_that_cannot_be_seen_is_unknown() -> None:
     blind = facts(node("node0", shm_total_bytes=None, shm_free_bytes=None, shm_problem="Permission denied"))
     assert statuses(judge(shm_too_small, job(processes_per_node=8), fleet(1), blind)) == {"unknown"}
-    assert statuses(judge(shm_too_small, job(processes_per_node=8), fleet(1), facts(NO_CONTEXT))) == {
-        "unknown"
-    }
-    assert statuses(judge(shm_too_small, job(processes_per_node=8), fleet(1), facts(node("node0")))) == {
-        "pass"
-    }
+    assert statuses(judge(shm_too_small, job(processes_per_node=8), fleet(1), facts(NO_CONTEXT))) == {"unknown"}
+    assert statuses(judge(shm_too_small, job(processes_per_node=8), fleet(1), facts(node("node0")))) == {"pass"}
 
 
 def test_locked_memory_matters_only_with_rdma_devices() -> None:
     nccl = job(backend="nccl")
     low = {"locked_memory_soft_bytes": 64 * 1024, "rdma_devices": ["mlx5_0"]}
-    found = one(
-        judge(memlock_limited, nccl, fleet(2), facts(node("node0", **low), node("node1"))), Status.FAIL
-    )
+    found = one(judge(memlock_limited, nccl, fleet(2), facts(node("node0", **low), node("node1"))), Status.FAIL)
     assert found.nodes == ("node0",) and "mlx5_0" in found.message
     plain = facts(node("node0", locked_memory_soft_bytes=64 * 1024))
     assert statuses(judge(memlock_limited, nccl, fleet(2), plain)) == {"not-applicable"}
@@ -73,10 +67,7 @@ def test_locked_memory_matters_only_with_rdma_devices() -> None:
 
 def test_locked_memory_between_floor_and_budget_is_a_warning_and_unlimited_passes() -> None:
     some = facts(node("node0", locked_memory_soft_bytes=16 * GIB, rdma_devices=["mlx5_0"]))
-    assert (
-        one(judge(memlock_limited, job(backend="nccl"), fleet(2), some), Status.FAIL).severity
-        is Severity.WARNING
-    )
+    assert one(judge(memlock_limited, job(backend="nccl"), fleet(2), some), Status.FAIL).severity is Severity.WARNING
     unlimited = facts(node("node0", rdma_devices=["mlx5_0"]))
     assert statuses(judge(memlock_limited, job(backend="nccl"), fleet(2), unlimited)) == {"pass"}
 

@@ -20,9 +20,7 @@ def node(name: str, *found: Interface) -> FactRecord:
 
 
 def routed(name: str, through: str, *, problem: str = "") -> FactRecord:
-    return fact(
-        route, name, Route("head", "10.0.0.1", through, "10.0.0.9", problem), params={"destination": "head"}
-    )
+    return fact(route, name, Route("head", "10.0.0.1", through, "10.0.0.9", problem), params={"destination": "head"})
 
 
 NCCL = {"backend": "nccl", "env_NCCL_SOCKET_IFNAME": "eth0"}
@@ -56,9 +54,7 @@ def test_loopback_and_interfaces_that_are_down_are_errors() -> None:
 
 
 def test_a_container_bridge_and_several_networks_are_warnings() -> None:
-    seen = facts(
-        node("node0", nic("eth0", "10.0.0.1"), nic("eth1", "10.9.0.1"), nic("docker0", "172.17.0.1"))
-    )
+    seen = facts(node("node0", nic("eth0", "10.0.0.1"), nic("eth1", "10.9.0.1"), nic("docker0", "172.17.0.1")))
     several = job(backend="nccl", env_NCCL_SOCKET_IFNAME="eth")
     found = one(judge(interface_filter, several, fleet(2), seen), Status.FAIL)
     assert found.severity is Severity.WARNING and "several networks" in found.message
@@ -124,9 +120,7 @@ def test_no_route_is_unknown_here() -> None:
 
 
 def test_the_odd_mtu_is_named() -> None:
-    seen = facts(
-        *(node(f"node{i}", nic("eth0", f"10.0.0.{i}", mtu=1500 if i == 2 else 9000)) for i in range(4))
-    )
+    seen = facts(*(node(f"node{i}", nic("eth0", f"10.0.0.{i}", mtu=1500 if i == 2 else 9000)) for i in range(4)))
     found = one(judge(interface_mtu, job(**NCCL), fleet(), seen), Status.FAIL)
     assert found.nodes == ("node2",) and "1500" in found.message and "9000" in found.message
 

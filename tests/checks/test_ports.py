@@ -12,13 +12,9 @@ from .build import TIMEOUT, fact, facts, fleet, job, judge, one, plan, statuses
 JOB = {"master_addr": "node0", "master_port": 29500}
 
 
-def state(
-    node: str, port: int, problem: str = "", host: str = "", holders: tuple[Holder, ...] = ()
-) -> FactRecord:
+def state(node: str, port: int, problem: str = "", host: str = "", holders: tuple[Holder, ...] = ()) -> FactRecord:
     params = {"port": port, "host": host} if host else {"port": port}
-    return fact(
-        bindable, node, PortState(port, host, problem, "Address already in use", list(holders)), params=params
-    )
+    return fact(bindable, node, PortState(port, host, problem, "Address already in use", list(holders)), params=params)
 
 
 def test_only_the_node_that_binds_is_asked() -> None:
@@ -33,9 +29,7 @@ def test_a_c10d_rendezvous_is_bound_where_its_host_is_with_its_own_default() -> 
 
 
 def test_a_held_port_is_an_error_with_its_holder() -> None:
-    held = state(
-        "node0", 29500, "in-use", holders=(Holder("0.0.0.0:29500", True, 4711, "python train.py", 1000),)
-    )
+    held = state("node0", 29500, "in-use", holders=(Holder("0.0.0.0:29500", True, 4711, "python train.py", 1000),))
     found = one(judge(port_in_use, job(**JOB), fleet(), facts(held)), Status.FAIL)
     assert found.nodes == ("node0",)
     assert "29500" in found.message and "4711" in found.message and "python train.py" in found.message
@@ -70,9 +64,7 @@ def test_servers_given_by_address_are_found_by_who_has_it() -> None:
 
 def test_a_reserved_port_says_so() -> None:
     low = job(master_addr="node0", master_port=80)
-    denied = facts(
-        fact(bindable, "node0", PortState(80, "", "denied", "Permission denied"), params={"port": 80})
-    )
+    denied = facts(fact(bindable, "node0", PortState(80, "", "denied", "Permission denied"), params={"port": 80}))
     assert "1024" in one(judge(port_in_use, low, fleet(), denied), Status.FAIL).message
 
 

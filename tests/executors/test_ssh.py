@@ -226,9 +226,7 @@ def _control_folders(head: NodeProcess) -> set[Path]:
 
 
 @pytest.mark.cluster
-def test_a_cut_link_ends_the_rank_and_names_the_node(
-    cluster: Cluster, head_environment: dict[str, str]
-) -> None:
+def test_a_cut_link_ends_the_rank_and_names_the_node(cluster: Cluster, head_environment: dict[str, str]) -> None:
     run = "cut"
     with _training(cluster, head_environment, run) as head, faults.node_down(cluster.node("node2")):
         began = time.monotonic()

@@ -45,9 +45,7 @@ def test_a_value_comes_back_as_json(with_session: WithSession, context: Context 
 
 
 @EVERYWHERE
-def test_an_exception_is_a_crash_with_its_traceback(
-    with_session: WithSession, context: Context | None
-) -> None:
+def test_an_exception_is_a_crash_with_its_traceback(with_session: WithSession, context: Context | None) -> None:
     answer = failed(ask(with_session, "crash", context=context), "crashed")
     assert answer.reason == "RuntimeError: no such luck"
     assert 'File "preflight-bundle:/shipped/probes.py"' in answer.detail
@@ -88,9 +86,7 @@ def test_what_a_probe_prints_does_not_disturb(with_session: WithSession, context
 
 
 @EVERYWHERE
-def test_events_come_in_order_and_before_the_answer(
-    with_session: WithSession, context: Context | None
-) -> None:
+def test_events_come_in_order_and_before_the_answer(with_session: WithSession, context: Context | None) -> None:
     seen: list[Event] = []
     answer = ask(with_session, "count", {"upto": 50}, on_event=seen.append, context=context)
     assert isinstance(answer, Done) and answer.value == 50
@@ -105,9 +101,7 @@ def test_a_large_value_comes_whole(with_session: WithSession) -> None:
 
 def test_a_value_without_json_form_is_a_crash(with_session: WithSession) -> None:
     assert "no JSON form" in failed(ask(with_session, "no_json"), "crashed").reason
-    assert (
-        "larger" in failed(ask(with_session, "big", {"bytes": 40_000_000}, deadline_s=20.0), "crashed").reason
-    )
+    assert "larger" in failed(ask(with_session, "big", {"bytes": 40_000_000}, deadline_s=20.0), "crashed").reason
 
 
 def test_a_name_that_is_not_there_is_a_crash(with_session: WithSession) -> None:
@@ -155,9 +149,7 @@ def test_what_a_finished_probe_left_running_is_ended(with_session: WithSession, 
 
 
 @EVERYWHERE
-def test_a_daemon_lives_as_long_as_what_started_it(
-    with_session: WithSession, context: Context | None
-) -> None:
+def test_a_daemon_lives_as_long_as_what_started_it(with_session: WithSession, context: Context | None) -> None:
     answer = ask(with_session, "keep_orphan", context=context)
     assert isinstance(answer, Done) and answer.value is True, answer
 

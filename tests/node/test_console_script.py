@@ -31,17 +31,13 @@ def answer_in(with_session: Callable[..., Any], folder: Path, text: str | None) 
     context = Context(script="starter", environment={"PATH": path, "NCCL_DEBUG": "INFO"})
 
     async def use(session: AgentSession) -> Done | Failed:
-        return await session.ask(
-            "shipped.probes:place", {"variable": "NCCL_DEBUG"}, context=context, deadline_s=20
-        )
+        return await session.ask("shipped.probes:place", {"variable": "NCCL_DEBUG"}, context=context, deadline_s=20)
 
     return with_session(use)  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("form", FIRST_LINES)
-def test_its_first_lines_name_the_interpreter(
-    with_session: Callable[..., Any], tmp_path: Path, form: str
-) -> None:
+def test_its_first_lines_name_the_interpreter(with_session: Callable[..., Any], tmp_path: Path, form: str) -> None:
     python = Path(sys.executable)
     text = FIRST_LINES[form].format(python=python, name=python.name)
     answer = answer_in(with_session, tmp_path, text)

@@ -107,9 +107,7 @@ def test_nothing_outlives_a_silent_head(head: Head, gone_within: Gone) -> None:
 
 
 @pytest.mark.parametrize("who", ["agent", "guardian"])
-def test_nothing_outlives_a_killed_agent_and_its_node_is_named(
-    head: Head, gone_within: Gone, who: str
-) -> None:
+def test_nothing_outlives_a_killed_agent_and_its_node_is_named(head: Head, gone_within: Gone, who: str) -> None:
     guardian, agent = head.guardian, head.agent
     mine = [guardian, *descendants(guardian)]
     os.kill({"agent": agent, "guardian": guardian}[who], signal.SIGKILL)

@@ -96,9 +96,7 @@ def granted(quantity: str, value: Value | Plain, place: str, spelling: str = "")
 def exported(name: str, value: Value | Plain, place: str, *, scope: Scope | Launch = WHOLE_JOB) -> Claim:
     """A variable that the ranks will see."""
     spelled = f"export {name}={value}"
-    return claim(
-        f"env.{name}", value, place, spelled, source="shell", scope=scope, strength=Strength.ENVIRONMENT
-    )
+    return claim(f"env.{name}", value, place, spelled, source="shell", scope=scope, strength=Strength.ENVIRONMENT)
 
 
 def job(

@@ -83,9 +83,7 @@ def test_good_files_raise_no_error_in_any_rule(folder: Path) -> None:
     named = toml.loads((folder / "expect.toml").read_text()).get("named", [])
     for job in jobs_of(folder, named):
         for rule in RULES.values():
-            errors = [
-                o.finding for o in judged(rule, [job]) if o.finding and o.finding.severity.value == "error"
-            ]
+            errors = [o.finding for o in judged(rule, [job]) if o.finding and o.finding.severity.value == "error"]
             assert not errors, errors[0].message
 
 

@@ -74,14 +74,10 @@ def test_a_smaller_step_of_a_larger_allocation_contradicts_nothing() -> None:
 def test_world_size_of_the_script_is_compared_with_nodes_times_processes() -> None:
     base = sbatch(2, 2)
     run = base.launches[0]
-    wrong = base.with_claims(
-        [needs("world_size", 8, "train.py:4", "world_size=8", source="python", scope=run)]
-    )
+    wrong = base.with_claims([needs("world_size", 8, "train.py:4", "world_size=8", source="python", scope=run)])
     (found,) = verdicts(launch_size_disagreement, wrong, Status.FAIL)
     assert "Ranks 8 to 15 would be left over" in found.message
-    right = base.with_claims(
-        [needs("world_size", 16, "train.py:4", "world_size=16", source="python", scope=run)]
-    )
+    right = base.with_claims([needs("world_size", 16, "train.py:4", "world_size=16", source="python", scope=run)])
     assert not verdicts(launch_size_disagreement, right, Status.FAIL)
 
 

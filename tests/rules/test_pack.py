@@ -56,7 +56,5 @@ def test_naming_the_pack_imports_no_rule() -> None:
         "import sys, preflight_rules;"
         "print([m for m in sys.modules if m.startswith('preflight_rules.')], 'preflight' in sys.modules)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
     assert done.stdout.split() == ["[]", "False"]

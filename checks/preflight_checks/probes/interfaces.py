@@ -117,9 +117,7 @@ def parse_ip_addr(text: str) -> List[Tuple[str, int, Optional[Address]]]:
         rows.append((item["ifname"], flags, None))
         for address in item.get("addr_info", []):
             if address.get("family") in ("inet", "inet6") and "local" in address:
-                rows.append(
-                    (item["ifname"], flags, Address(address["local"], int(address.get("prefixlen", 0))))
-                )
+                rows.append((item["ifname"], flags, Address(address["local"], int(address.get("prefixlen", 0)))))
     return rows
 
 

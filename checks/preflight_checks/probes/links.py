@@ -187,9 +187,7 @@ def dial(params: Dict[str, Any]) -> Dialled:
         thread.join(max(0.0, end - time.monotonic()))
     found = []  # type: List[Target]
     for target, result in zip(wanted, results):
-        late = Target(
-            str(target["label"]), str(target["host"]), int(target["port"]), "filtered", "", "gave up"
-        )
+        late = Target(str(target["label"]), str(target["host"]), int(target["port"]), "filtered", "", "gave up")
         found.append(result if result is not None else late)
     return Dialled(found)
 
@@ -203,9 +201,7 @@ def _dial_one(target: Dict[str, Any], listening: Dict[str, Any], params: Dict[st
         return Target(label, host, wanted, status, address, detail, took, arrived, lost)
 
     port = wanted or int(listening["ephemeral"])
-    unbound = listening.get("ports", {}).get(
-        str(wanted), "" if not wanted else "it was not asked to listen there"
-    )
+    unbound = listening.get("ports", {}).get(str(wanted), "" if not wanted else "it was not asked to listen there")
     if unbound:
         return ended("unbound", "", unbound)
     until = began + float(params.get("connect_s", CONNECT_S))

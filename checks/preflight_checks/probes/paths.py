@@ -76,9 +76,7 @@ def path_state(params: Dict[str, Any]) -> PathState:
     if not stat.S_ISDIR(status.st_mode):
         return PathState(given, resolved, "other", file_system=system)
     if not os.access(resolved, os.R_OK | os.X_OK):
-        return PathState(
-            given, resolved, "directory", "denied", "this user may not list it", file_system=system
-        )
+        return PathState(given, resolved, "directory", "denied", "this user may not list it", file_system=system)
     return _collected(given, resolved, "directory", system, _walk(resolved), resolved)
 
 
@@ -104,9 +102,7 @@ def _walk(folder: str) -> Iterator[str]:
             yield os.path.join(where, name)
 
 
-def _collected(
-    given: str, resolved: str, kind: str, system: str, names: Iterator[str], base: str
-) -> PathState:
+def _collected(given: str, resolved: str, kind: str, system: str, names: Iterator[str], base: str) -> PathState:
     found = []  # type: List[Tuple[str, int]]
     unreadable = []  # type: List[str]
     truncated = False

@@ -105,9 +105,7 @@ def parse_tcp_table(text: str) -> List[Row]:
             continue
         address, _, port = parts[1].rpartition(":")
         try:
-            rows.append(
-                Row(_address(address), int(port, 16), int(parts[3], 16), int(parts[7]), int(parts[9]))
-            )
+            rows.append(Row(_address(address), int(port, 16), int(parts[3], 16), int(parts[7]), int(parts[9])))
         except (ValueError, OSError):
             continue
     return rows

@@ -154,9 +154,7 @@ def _one(word: Word, text: str, following: Sequence[Word], known: Table) -> tupl
         if option.takes > 1:
             last = following[min(option.takes, len(following)) - 1]
             spelled = " ".join(item.spelling for item in (word, *following[: option.takes]))
-            whole = lift(
-                lambda *each: " ".join(map(str, each)), *(item.value for item in following[: option.takes])
-            )
+            whole = lift(lambda *each: " ".join(map(str, each)), *(item.value for item in following[: option.takes]))
             return [Given(option.dest, whole, joined(word.span, last.span), spelled)], option.takes
         value = following[0]
         return [
@@ -185,9 +183,7 @@ def _bundle(word: Word, text: str, following: Sequence[Word], known: Table) -> t
             continue
         if position + 1 < len(text) or not isinstance(word.value, Known):
             start = position + 1
-            found.append(
-                Given(option.dest, _behind(word, start), word.span, word.spelling, _pieces(word, start))
-            )
+            found.append(Given(option.dest, _behind(word, start), word.span, word.spelling, _pieces(word, start)))
             return found, 0
         if not following:
             found.append(Given(option.dest, NO_VALUE, word.span, word.spelling))

@@ -91,13 +91,9 @@ KINDS: dict[str, Kind] = {
     "nvidia-docker": Kind(
         _DOCKER, plain=1, image=True, subcommands=("run", "exec"), exports="export", passes_environment=False
     ),
-    "shifter": Kind(
-        table({"image": "--image -i", "other": "--volume -V --module -m --workdir -w"}, {}), image=False
-    ),
+    "shifter": Kind(table({"image": "--image -i", "other": "--volume -V --module -m --workdir -w"}, {}), image=False),
     "timeout": Kind(
-        table(
-            {"other": "-s --signal -k --kill-after"}, {"flag": "--foreground --preserve-status -v --verbose"}
-        ),
+        table({"other": "-s --signal -k --kill-after"}, {"flag": "--foreground --preserve-status -v --verbose"}),
         plain=1,
     ),
     "nice": Kind(table({"other": "-n --adjustment"}, {})),
@@ -110,9 +106,7 @@ KINDS: dict[str, Kind] = {
     ),
     "taskset": Kind(table({}, {"flag": "-c --cpu-list -a --all-tasks"}), plain=1),
     "stdbuf": Kind(table({"other": "-i --input -o --output -e --error"}, {})),
-    "time": Kind(
-        table({"other": "-f --format -o --output"}, {"flag": "-p -v -a --verbose --portability --append"})
-    ),
+    "time": Kind(table({"other": "-f --format -o --output"}, {"flag": "-p -v -a --verbose --portability --append"})),
     "sudo": Kind(
         table(
             {"other": "-u --user -g --group -h --host -p --prompt -C -D --chdir"},
@@ -134,9 +128,7 @@ KINDS: dict[str, Kind] = {
         subcommands=("profile", "launch"),
     ),
     "ncu": Kind(
-        table(
-            {"other": "-o --export --set --section -k --kernel-name -c --launch-count --target-processes"}, {}
-        )
+        table({"other": "-o --export --set --section -k --kernel-name -c --launch-count --target-processes"}, {})
     ),
     "conda": Kind(
         table(
@@ -147,9 +139,7 @@ KINDS: dict[str, Kind] = {
     ),
     "uv": Kind(
         table(
-            {
-                "other": "--with --python -p --extra --group --project --directory --env-file --with-requirements"
-            },
+            {"other": "--with --python -p --extra --group --project --directory --env-file --with-requirements"},
             {
                 "flag": "--no-sync --frozen --isolated --active --no-project"
                 " --locked --offline -q --quiet -v --all-extras"

@@ -161,9 +161,7 @@ def _wrapper(
     plain = rest[: kind.plain]
     if len(plain) < kind.plain:
         return None
-    assignments = (
-        tuple(_assignment(given, command) for given in scanned.every(kind.exports)) if kind.exports else ()
-    )
+    assignments = tuple(_assignment(given, command) for given in scanned.every(kind.exports)) if kind.exports else ()
     wrapper = Wrapper(
         name=PLAIN_NAMES.get(name, name),
         scanned=scanned,
@@ -206,11 +204,7 @@ def _env(words: Sequence[Word], command: Command) -> tuple[Wrapper | None, tuple
             break
         word = rest.pop(0)
         text = text_of(word)
-        value = (
-            Known(text[match.end() :])
-            if text is not None
-            else Unresolved(getattr(word.value, "why", "unknown"))
-        )
+        value = Known(text[match.end() :]) if text is not None else Unresolved(getattr(word.value, "why", "unknown"))
         variables.append(Variable(match[1], value, word.span, word.spelling))
     wrapper = Wrapper(
         "env",

@@ -66,9 +66,7 @@ def decide_words(machine: Machine, state: State, fields: Sequence[Field]) -> boo
         if item.many:
             return None
         plain = item.known
-        is_sign = plain is not None and (
-            plain in _STRING or plain in _NUMERIC or plain in ("!", "(", ")", "-a", "-o")
-        )
+        is_sign = plain is not None and (plain in _STRING or plain in _NUMERIC or plain in ("!", "(", ")", "-a", "-o"))
         sign = plain or ""
         if not is_sign and plain is not None and plain in _UNARY:
             is_sign = True
@@ -100,9 +98,7 @@ def _flatten(
             _token(machine, state, document, node, tokens, double)
 
 
-def _token(
-    machine: Machine, state: State, document: Document, node: Node, tokens: list[_Token], double: bool
-) -> None:
+def _token(machine: Machine, state: State, document: Document, node: Node, tokens: list[_Token], double: bool) -> None:
     raw = document.of(node).strip()
     if node.type == "test_operator" or not node.is_named:
         tokens.append(_Token(raw))

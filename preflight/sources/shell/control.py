@@ -37,15 +37,11 @@ def run_block(machine: Machine, state: State, document: Document, nodes: Iterabl
     return result
 
 
-def run(
-    machine: Machine, state: State, document: Document, node: Node, redirects: Sequence[Node] = ()
-) -> Result:
+def run(machine: Machine, state: State, document: Document, node: Node, redirects: Sequence[Node] = ()) -> Result:
     """Run one statement."""
     machine.step()
     if machine.depth >= DEEPEST:
-        machine.note(
-            NoteKind.UNSUPPORTED, "nested too deeply; what is inside was not read", document.at(node)
-        )
+        machine.note(NoteKind.UNSUPPORTED, "nested too deeply; what is inside was not read", document.at(node))
         return _DONE
     machine.depth += 1
     try:
@@ -96,9 +92,7 @@ def _run(machine: Machine, state: State, document: Document, node: Node, redirec
         shown = " ".join(document.of(node).split())[:60]
         if not shown:
             return _DONE
-        machine.note(
-            NoteKind.MALFORMED, f"this is not shell that can be parsed: {shown!r}", document.at(node)
-        )
+        machine.note(NoteKind.MALFORMED, f"this is not shell that can be parsed: {shown!r}", document.at(node))
     return run_block(machine, state, document, node.children) if node.child_count else _DONE
 
 
@@ -114,20 +108,14 @@ def test(machine: Machine, state: State, document: Document, node: Node) -> bool
     return None if result is None else result.lstrip("-") != "0"
 
 
-def _redirected(
-    machine: Machine, state: State, document: Document, node: Node, redirects: Sequence[Node]
-) -> Result:
+def _redirected(machine: Machine, state: State, document: Document, node: Node, redirects: Sequence[Node]) -> Result:
     body = node.child_by_field_name("body")
     own = [*node.children_by_field_name("redirect"), *redirects]
     extra: list[Node] = []
     for redirect in list(own):
         if redirect.type == "heredoc_redirect":
             own += [child for child in redirect.children if child.type == "file_redirect"]
-            extra += [
-                c
-                for c in redirect.children
-                if c.type in ("pipeline", "list", "command", "redirected_statement")
-            ]
+            extra += [c for c in redirect.children if c.type in ("pipeline", "list", "command", "redirected_statement")]
     result = run(machine, state, document, body, own) if body is not None else _DONE
     if result[0] is Flow.NEXT and extra:
         result = run_block(machine, state, document, extra)
@@ -303,9 +291,7 @@ def _case(machine: Machine, state: State, document: Document, node: Node) -> Res
         if all(verdict is False for verdict in verdicts):
             continue
         sure = any(verdict is True for verdict in verdicts)
-        body = [
-            child for child in item.children if child not in patterns and child.type not in ("|", ")", "(")
-        ]
+        body = [child for child in item.children if child not in patterns and child.type not in ("|", ")", "(")]
         branch = state.copy()
         shown = " ".join(document.of(pattern) for pattern in patterns)
         if sure and not ends:

@@ -50,9 +50,7 @@ def evaluate(
             state.positional = Positional(tuple(_argument(word, start) for word in arguments))
         if len(text) > LONGEST_SCRIPT:
             place = Place(document.file, LONGEST_SCRIPT, LONGEST_SCRIPT)
-            machine.note(
-                NoteKind.TOO_LARGE, f"longer than {LONGEST_SCRIPT} characters; the rest was not read", place
-            )
+            machine.note(NoteKind.TOO_LARGE, f"longer than {LONGEST_SCRIPT} characters; the rest was not read", place)
         template = _TEMPLATE.search(document.text)
         if template is not None:
             place = document.place(*template.span())

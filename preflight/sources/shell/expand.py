@@ -32,9 +32,7 @@ _ANSI_NAMES = {
     "f": "\f",
     "v": "\v",
 }
-_ONE_VALUE = re.compile(
-    r"comes from outside|from outside, (default|else) \S+$|^the output of|^word \d+ of|is one of"
-)
+_ONE_VALUE = re.compile(r"comes from outside|from outside, (default|else) \S+$|^the output of|^word \d+ of|is one of")
 _LIST_NAME = re.compile(r"ARG|OPT|FLAG|EXTRA|CMD|PARAM|CONFIG\b|LAUNCH|[@*]", re.IGNORECASE)
 #: Characters that a backslash makes literal inside double quotes and here-documents.
 _IN_QUOTES = '$`"\\\n'
@@ -83,15 +81,11 @@ def text(machine: Machine, state: State, document: Document, node: Node) -> Text
             pieces.append(Lit(" ", document.at(node), False))
         if part.piece is not None:
             pieces.append(part.piece)
-    machine.step(
-        len(pieces) // 8 + sum(len(piece.text) for piece in pieces if isinstance(piece, Lit)) // 2000
-    )
+    machine.step(len(pieces) // 8 + sum(len(piece.text) for piece in pieces if isinstance(piece, Lit)) // 2000)
     return bounded(tuple(pieces), document.at(node), document.of(node)[:80])
 
 
-def word_parts(
-    machine: Machine, state: State, document: Document, node: Node, *, quoted: bool = False
-) -> list[Part]:
+def word_parts(machine: Machine, state: State, document: Document, node: Node, *, quoted: bool = False) -> list[Part]:
     """The parts of one written word."""
     kind = node.type
     start, end = node.start_byte, node.end_byte
@@ -183,9 +177,7 @@ def heredoc_text(machine: Machine, state: State, document: Document, body: Node,
     return tuple(part.piece for part in parts if part.piece is not None)
 
 
-def expansion_parts(
-    machine: Machine, state: State, document: Document, node: Node, *, quoted: bool
-) -> list[Part]:
+def expansion_parts(machine: Machine, state: State, document: Document, node: Node, *, quoted: bool) -> list[Part]:
     """The parts an expansion of any kind comes to."""
     from preflight.sources.shell import arithmetic, parameters, substitution
 
@@ -219,9 +211,7 @@ def _quoted(pieces: Text) -> list[Part]:
     return [Part(piece) for piece in pieces] or [Part(None)]
 
 
-def _literal(
-    document: Document, start: int, end: int, *, quoted: bool, escapes: str | None = None
-) -> list[Part]:
+def _literal(document: Document, start: int, end: int, *, quoted: bool, escapes: str | None = None) -> list[Part]:
     """Text as written, without its backslashes. Gaps stay what they are."""
     if start >= end:
         return []

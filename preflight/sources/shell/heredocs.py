@@ -30,9 +30,7 @@ def text_of(machine: Machine, state: State, document: Document, redirect: Node) 
     return text, body
 
 
-def standard_input(
-    machine: Machine, state: State, document: Document, redirects: Sequence[Node]
-) -> Text | None:
+def standard_input(machine: Machine, state: State, document: Document, redirects: Sequence[Node]) -> Text | None:
     """What a command reads from a here-document or a here-string; None without one."""
     for redirect in redirects:
         if redirect.type == "heredoc_redirect":
@@ -64,10 +62,7 @@ def record(
         for redirect in redirects:
             if redirect.type == "heredoc_redirect" and (found := text_of(machine, state, document, redirect)):
                 content, place = known(found[0]), document.at(found[1])
-                if (
-                    document.text[redirect.start_byte : redirect.start_byte + 3] == "<<-"
-                    and content is not None
-                ):
+                if document.text[redirect.start_byte : redirect.start_byte + 3] == "<<-" and content is not None:
                     content = "\n".join(line.lstrip("\t") for line in content.split("\n"))
     else:
         content = _printed(words, fields)

@@ -68,9 +68,7 @@ def _special(state: State, name: str, place: Place, spelling: str) -> Text:
         if fields is None or any(item.many for item in fields):
             return hole(f"the number of arguments of {state.positional.owner}", place, spelling)
         return literal(str(len(fields)), place, spelling)
-    why = {"?": "the status of the last command", "$": "a process id", "!": "a process id"}.get(
-        name, f"${name}"
-    )
+    why = {"?": "the status of the last command", "$": "a process id", "!": "a process id"}.get(name, f"${name}")
     return hole(why, place, spelling)
 
 

@@ -97,9 +97,7 @@ def _conditions(machine: Machine, state: State, document: Document, node: Node) 
     return list(node.children_by_field_name("condition"))
 
 
-def _holds(
-    machine: Machine, state: State, document: Document, node: Node, conditions: list[Node]
-) -> bool | None:
+def _holds(machine: Machine, state: State, document: Document, node: Node, conditions: list[Node]) -> bool | None:
     if node.type == "c_style_for_statement":
         if not conditions:
             return None
@@ -199,9 +197,7 @@ def _widen(state: State, document: Document, node: Node) -> None:
         if name in replaced or slot is None:
             continue
         place = document.at(where)
-        rest = hole(
-            f"what earlier turns of the loop appended to ${name}", place, document.of(where)[:80], many=True
-        )
+        rest = hole(f"what earlier turns of the loop appended to ${name}", place, document.of(where)[:80], many=True)
         if slot.kind is Kind.ARRAY:
             items = (*slot.items, Field(rest, place, True))
             state.put(name, Slot(Kind.ARRAY, slot.place, items=items, condition=slot.condition))

@@ -26,9 +26,7 @@ def listening(*ports: int) -> Iterator[dict[str, Any]]:
         said.append(event)
         heard.set()
 
-    thread = threading.Thread(
-        target=listen, args=({"ports": list(ports), "lifetime_s": 6.0}, emit), daemon=True
-    )
+    thread = threading.Thread(target=listen, args=({"ports": list(ports), "lifetime_s": 6.0}, emit), daemon=True)
     thread.start()
     assert heard.wait(5)
     yield said[0]

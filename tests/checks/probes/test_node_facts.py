@@ -19,9 +19,7 @@ PROPRIETARY = (
     "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\n"
     "GCC version:  gcc version 11.4.0\n"
 )
-OPEN = (
-    "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build  (dvs-builder@U22)\n"
-)
+OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build  (dvs-builder@U22)\n"
 
 
 @pytest.mark.parametrize(("text", "version"), [(PROPRIETARY, "535.104.05"), (OPEN, "580.65.06"), ("", "")])
@@ -91,9 +89,7 @@ def test_a_lost_gpu_keeps_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("code", "problem"), [(12, "no-library"), (9, "no-driver"), (18, "mismatch"), (999, "other")]
-)
+@pytest.mark.parametrize(("code", "problem"), [(12, "no-library"), (9, "no-driver"), (18, "mismatch"), (999, "other")])
 def test_a_broken_driver_is_an_observation(monkeypatch: pytest.MonkeyPatch, code: int, problem: str) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(code))
     monkeypatch.setattr(os.path, "exists", lambda path: False)

@@ -10,9 +10,7 @@ from preflight.sources.tree import MemoryTree
 
 def read(script: str, *, path: str = "run.sh", **files: str) -> Reading:
     """What the shell source says about `script`; keyword arguments are further files (`__` for `/`, `_dot_`)."""
-    tree = MemoryTree(
-        {path: script, **{name.replace("__", "/").replace("_dot_", "."): t for name, t in files.items()}}
-    )
+    tree = MemoryTree({path: script, **{name.replace("__", "/").replace("_dot_", "."): t for name, t in files.items()}})
     file = tree.read(path)
     assert isinstance(file, SourceFile)
     return ShellSource().read(file, tree)
@@ -20,9 +18,7 @@ def read(script: str, *, path: str = "run.sh", **files: str) -> Reading:
 
 def only(reading: Reading, quantity: str, *, launch: str | None = None) -> Claim:
     """The single claim about `quantity` (of one launch, or with launch="" of the whole job)."""
-    found = [
-        c for c in reading.claims if c.quantity == quantity and (launch is None or c.scope.launch == launch)
-    ]
+    found = [c for c in reading.claims if c.quantity == quantity and (launch is None or c.scope.launch == launch)]
     assert len(found) == 1, [(c.quantity, c.value, c.spelling, c.scope) for c in found]
     return found[0]
 

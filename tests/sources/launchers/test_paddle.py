@@ -25,9 +25,7 @@ def test_collective_by_addresses(start: str) -> None:
 
 def test_collective_by_master() -> None:
     found = values(
-        read(
-            "python -m paddle.distributed.launch --master=n1:49178 --nnodes=2:4 --nproc_per_node 8 --rank 1 t.py"
-        )
+        read("python -m paddle.distributed.launch --master=n1:49178 --nnodes=2:4 --nproc_per_node 8 --rank 1 t.py")
     )
     assert (found["master_addr"], found["master_port"], found["min_nodes"]) == ("n1", 49178, 2)
     assert (found["processes_per_node"], found["node_rank"], found["rendezvous_backend"]) == (8, 1, "http")
@@ -68,9 +66,7 @@ def test_parameter_servers_by_list() -> None:
 
 def test_parameter_servers_by_number_count_on_each_node() -> None:
     found = values(
-        read(
-            "python -m paddle.distributed.launch --server_num=2 --trainer_num=3 --nnodes=2 --master n1:1 t.py"
-        )
+        read("python -m paddle.distributed.launch --server_num=2 --trainer_num=3 --nnodes=2 --master n1:1 t.py")
     )
     assert (found["ps_servers"], found["ps_workers"], found["nodes"]) == (4, 6, 2)
 

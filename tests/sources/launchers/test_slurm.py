@@ -77,9 +77,7 @@ def test_no_header_means_no_word_about_the_scheduler() -> None:
 
 
 def test_a_step_for_each_node_is_part_of_the_whole() -> None:
-    reading = read(
-        HEADER + 'for i in 0 1; do srun -N1 -n1 -w "$n" torchrun --nnodes=4 --node_rank=$i t.py & done'
-    )
+    reading = read(HEADER + 'for i in 0 1; do srun -N1 -n1 -w "$n" torchrun --nnodes=4 --node_rank=$i t.py & done')
     assert not [c for c in reading.claims if c.source == "slurm" and c.scope.launch and c.quantity == "nodes"]
     assert {c.value for c in reading.claims if c.quantity == "node_rank"} == {Known(0), Known(1)}
 

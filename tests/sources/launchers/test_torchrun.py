@@ -8,12 +8,8 @@ from tests.sources.launchers.reading_lines import is_default, only, read, values
 
 
 def test_both_spellings_and_both_forms_of_options_mean_the_same() -> None:
-    one = read(
-        "torchrun --nnodes=2 --nproc-per-node=8 --node-rank=1 --master-addr=n1 --master-port=2950 t.py"
-    )
-    two = read(
-        "torchrun --nnodes 2 --nproc_per_node 8 --node_rank 1 --master_addr n1 --master_port 2950 t.py"
-    )
+    one = read("torchrun --nnodes=2 --nproc-per-node=8 --node-rank=1 --master-addr=n1 --master-port=2950 t.py")
+    two = read("torchrun --nnodes 2 --nproc_per_node 8 --node_rank 1 --master_addr n1 --master_port 2950 t.py")
     assert values(one) == values(two)
     assert values(one, source="torchrun") == {
         "nodes": 2,
@@ -46,9 +42,7 @@ def test_nodes_are_required_and_processes_set_where_the_options_stand() -> None:
 def test_a_unique_beginning_of_an_option_counts_as_in_argparse() -> None:
     assert values(read("torchrun --nproc 4 --nno 2 --standal t.py"))["processes_per_node"] == 4
     # `--rdzv` could be four options; argparse refuses it, and so nothing is claimed.
-    assert (
-        "rendezvous_endpoint" not in values(read("torchrun --rdzv_e=a:1 --rdzv=x t.py", path="a.sh")) or True
-    )
+    assert "rendezvous_endpoint" not in values(read("torchrun --rdzv_e=a:1 --rdzv=x t.py", path="a.sh")) or True
     assert values(read("torchrun --rdzv_e=a:1 t.py"))["rendezvous_endpoint"] == "a:1"
 
 
@@ -156,9 +150,7 @@ def test_one_torchrun_a_node_is_required_under_srun_only() -> None:
     required = only(read("srun torchrun --nproc_per_node=8 t.py"), "tasks_per_node")
     assert (required.value, required.relation) == (Known(1), Relation.REQUIRES)
     assert "tasks_per_node" not in values(read("torchrun --nproc_per_node=8 t.py"))
-    assert "tasks_per_node" not in values(
-        read("srun torchrun --nnodes=$SLURM_NTASKS --nproc_per_node=1 t.py")
-    )
+    assert "tasks_per_node" not in values(read("srun torchrun --nnodes=$SLURM_NTASKS --nproc_per_node=1 t.py"))
 
 
 @pytest.mark.smoke

@@ -104,9 +104,7 @@ def test_loops_over_known_words_are_unrolled(head: str, turns: list[str]) -> Non
 
 
 def test_other_loops_run_once() -> None:
-    found = script(
-        "N=1; A=(a)\nfor h in $HOSTS; do cmd $h $N; N=$((N+1)); A+=(b); done; cmd $N ${A[@]}"
-    ).commands
+    found = script("N=1; A=(a)\nfor h in $HOSTS; do cmd $h $N; N=$((N+1)); A+=(b); done; cmd $N ${A[@]}").commands
     assert [command.repeated for command in found] == [True, False]
     assert isinstance(found[0].words[1].value, Unresolved)
     assert isinstance(found[0].words[2].value, Unresolved)

@@ -175,9 +175,7 @@ def test_hostname_without_a_batch_script_is_this_host() -> None:
 
 def test_a_computed_value_still_names_its_symbol() -> None:
     assert symbols_in(value("$((10000 + RANDOM % 1000))")) == {Symbol.RANDOM_NUMBER}
-    assert symbols_in(value("$(expr 10000 + $(echo -n $SLURM_JOB_ID | tail -c 4))", HEADER)) == {
-        Symbol.JOB_ID
-    }
+    assert symbols_in(value("$(expr 10000 + $(echo -n $SLURM_JOB_ID | tail -c 4))", HEADER)) == {Symbol.JOB_ID}
 
 
 def test_unfoldable_output_is_named() -> None:

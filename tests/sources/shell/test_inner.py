@@ -100,9 +100,7 @@ def test_only_exported_variables_are_passed_on() -> None:
 
 
 def test_hostname_differs_under_srun() -> None:
-    found = script(
-        "#!/bin/bash\n#SBATCH -N 2\na $(hostname)\nsrun bash -c 'b $(hostname)'\nbash -c 'c $(hostname)'"
-    )
+    found = script("#!/bin/bash\n#SBATCH -N 2\na $(hostname)\nsrun bash -c 'b $(hostname)'\nbash -c 'c $(hostname)'")
     assert named(found, "a").words[1].value == Unresolved(FIRST_ALLOCATED_HOST)
     assert named(found, "b").words[1].value == Unresolved(THIS_HOST)
     assert named(found, "c").words[1].value == Unresolved(FIRST_ALLOCATED_HOST)
@@ -164,9 +162,7 @@ def test_written_files() -> None:
 
 
 def test_sbatch_here_document_has_directives() -> None:
-    found = script(
-        "for n in 2; do sbatch <<EOF\n#!/bin/bash\n#SBATCH --nodes=$n\nsrun cmd \\$SLURM_NNODES\nEOF\ndone"
-    )
+    found = script("for n in 2; do sbatch <<EOF\n#!/bin/bash\n#SBATCH --nodes=$n\nsrun cmd \\$SLURM_NNODES\nEOF\ndone")
     assert [(d.option, d.value, d.span.line) for d in found.directives] == [("--nodes", "2", 3)]
     assert plain(found.commands[1]) == ["srun", "cmd", "2"]
 

@@ -87,9 +87,7 @@ def test_node_range_gives_alternatives() -> None:
 
 
 def test_without_a_header_they_come_from_outside() -> None:
-    assert script("cmd $SLURM_NNODES").commands[0].words[1].value == Unresolved(
-        "$SLURM_NNODES comes from outside"
-    )
+    assert script("cmd $SLURM_NNODES").commands[0].words[1].value == Unresolved("$SLURM_NNODES comes from outside")
 
 
 def test_the_script_may_overrule() -> None:

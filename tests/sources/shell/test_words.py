@@ -87,9 +87,7 @@ def test_flag_of_a_string_points_into_the_string() -> None:
 
 
 def test_flag_of_an_array_points_at_the_element() -> None:
-    command = last(
-        'N=8\nARGS=(\n  --nproc_per_node $N  # comment\n  --nnodes=$N\n)\ntorchrun "${ARGS[@]}" x.py\n'
-    )
+    command = last('N=8\nARGS=(\n  --nproc_per_node $N  # comment\n  --nnodes=$N\n)\ntorchrun "${ARGS[@]}" x.py\n')
     assert plain(command) == ["torchrun", "--nproc_per_node", "8", "--nnodes=8", "x.py"]
     assert [at(word) for word in command.words[1:4]] == [(3, 3), (3, 20), (4, 3)]
     assert command.words[3].spelling == "--nnodes=$N"
