@@ -14,6 +14,7 @@ from preflight import catalog
 from preflight.errors import UsageError
 from preflight.report import Report
 from preflight.reporters.base import Reporter, Style
+from preflight.reporters.clean import clean
 
 #: So wide is text that goes to a file or a pipe.
 _PLAIN_WIDTH = 100
@@ -59,6 +60,12 @@ def deliver(report: Report, to: Sequence[Output], *, color: bool | None, verbose
             failure = failure or error
     if failure is not None:
         raise failure
+    if to and all(output.path is not None for output in to):
+        # Somebody at a terminal would otherwise see nothing at all.
+        files = ", ".join(str(output.path) for output in to)
+        count = len(report.findings)
+        said = f"{report.verdict.value.upper()}, {count} finding{'' if count == 1 else 's'}"
+        print(f"preflight: {said}; see {clean(files)}", file=sys.stderr)
 
 
 def print_bytes(data: bytes) -> None:

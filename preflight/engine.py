@@ -104,7 +104,7 @@ def _outcome(meta: Meta, job: Job, verdict: Verdict, stage: str) -> Outcome:
 def _finding(meta: Meta, job: Job, verdict: Verdict) -> Finding:
     confidence = verdict.confidence or meta.confidence
     severity = _mildest(verdict.severity, meta.severity)
-    if severity is Severity.ERROR and (confidence is not Confidence.HIGH or job.probable):
+    if severity is Severity.ERROR and (confidence is not Confidence.HIGH or _rests_on_a_guess(job, verdict)):
         severity = Severity.WARNING
     return Finding(
         id=meta.id,
@@ -118,6 +118,14 @@ def _finding(meta: Meta, job: Job, verdict: Verdict) -> Finding:
         nodes=verdict.nodes,
         remedy=verdict.remedy,
     )
+
+
+def _rests_on_a_guess(job: Job, verdict: Verdict) -> bool:
+    """Whether a fault needs that sibling scripts are one job, which was only guessed; one within a launch does not."""
+    if not job.probable:
+        return False
+    of_one_launch = verdict.subject in {launch.id for launch in job.launches}
+    return not of_one_launch or len({location.path for location in verdict.locations}) > 1
 
 
 def _mildest(said: Severity | None, most: Severity) -> Severity:

@@ -367,3 +367,9 @@ def test_explain_and_rules_import_nothing_of_it_either(hostile: Path) -> None:
     for arguments in (["rules"], ["explain", "RDV001"], ["--help"]):
         assert run(*arguments, cwd=hostile, command=(sys.executable, "-m", "preflight")).returncode == 0
     assert not list(hostile.rglob("*.ran"))
+
+
+def test_a_report_that_goes_only_to_a_file_is_announced(tree: Path) -> None:
+    done = run("lint", "bad", "-o", "json:out.json", cwd=tree)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "NO-GO" in done.stderr and "out.json" in done.stderr

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from preflight.engine import fold, outcomes_of, selected
-from preflight.job import Job, Known, Unresolved
+from preflight.job import Job, Known, Launch, Unresolved
 from preflight.judgement import Rule, Verdict, failed, passed, unknown
 from preflight.outcome import Confidence, Finding, Severity, Status, VerdictKind
 from preflight.recording import Configuration, Facts, Fleet, UnplannedCheck
@@ -219,9 +219,19 @@ def test_a_fingerprint_survives_moved_lines_and_indentation() -> None:
     assert before.fingerprint == after.fingerprint != other.fingerprint
 
 
-def test_a_probable_job_never_has_an_error() -> None:
-    (finding,) = findings(failed("x", "wrong", at=span(), remedy="-"), subject=job(probable=True))
-    assert finding.severity is Severity.WARNING
+@pytest.mark.parametrize(
+    ("subject", "second", "severity"),
+    [
+        ("run.sh:3", "run.sh", Severity.ERROR),
+        ("run.sh:3", "other.sh", Severity.WARNING),
+        ("run.sh:3 and 1 more", "run.sh", Severity.WARNING),
+    ],
+)
+def test_what_rests_on_guessing_a_job_is_no_error(subject: str, second: str, severity: Severity) -> None:
+    guessed = job(probable=True, launches=(Launch("run.sh:3", "torchrun", span()),))
+    fault = failed(subject, "wrong", at=span(), also=[span(path=second, line=9)], remedy="-")
+    (finding,) = findings(fault, subject=guessed)
+    assert finding.severity is severity
 
 
 @pytest.mark.parametrize("confidence", [Confidence.MEDIUM, Confidence.LOW])

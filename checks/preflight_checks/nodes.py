@@ -12,7 +12,8 @@ from preflight.request import Request
 
 #: What to do, by `NodeRecord.problem_kind`; the executors' own words stand in the message.
 _REMEDIES = {
-    "timeout": "See whether {node} is up and its port is not filtered; `{command}` must answer within seconds.",
+    "timeout": "See whether {node} is up, its port is not filtered and large packets are not lost on the way;"
+    " `{command}` must answer within seconds.",
     "denied": "Let this user log in to {node} without a question: `{command}` must print `true` and ask nothing.",
     "missing": "Install Python 3.8 or newer on {node}, or name its interpreter.",
     "unresolved": "Correct the host name, or add {node} to DNS or /etc/hosts here.",

@@ -119,8 +119,14 @@ def _judge(endpoint: Endpoint, subject: str, seen: Seen[PortState], state: PortS
         at=evidence,
         also=endpoint.claims,
         nodes=(node,),
-        remedy=f"End that process on {node}, or choose another port in the job ({endpoint.spelling or state.port}).",
+        remedy=f"End that process on {node}, or choose another port in the job ({_spelled(endpoint) or state.port}).",
     )
+
+
+def _spelled(endpoint: Endpoint) -> str:
+    """Where the job spells the port, in the user's words."""
+    ports = [claim.spelling for claim in endpoint.claims if not claim.quantity.endswith("addr")]
+    return ", ".join(dict.fromkeys(spelling for spelling in ports if spelling))
 
 
 def _holder(state: PortState) -> str:

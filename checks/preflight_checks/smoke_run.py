@@ -69,7 +69,8 @@ def without_run(job: Job, fleet: Fleet, run: SmokeRun) -> Verdict | None:
     kinds = {r.unavailable.kind if r.unavailable is not None else "" for r in run.records}
     if kinds <= {"context", "missing"}:
         reasons = dict.fromkeys(r.unavailable.reason for r in run.records if r.unavailable is not None)
-        return unknown("smoke run", f"no rank could run: {fold(reasons, 3)}", required=True)
+        nodes = dict.fromkeys(r.request.node for r in run.records)
+        return unknown("smoke run", f"no rank could start on {fold(nodes)}: {fold(reasons, 3)}", required=True)
     return None
 
 

@@ -105,8 +105,8 @@ class Suppression:
 class Job:
     """Everything the files say about one job.
 
-    `probable` marks a job put together by guesswork from sibling files (node0.sh, node1.sh): findings about it
-    are warnings at most.
+    `probable` marks a job put together by guesswork from sibling files (node0.sh, node1.sh): findings that rest on
+    the guess are warnings at most.
     """
 
     name: str

@@ -23,6 +23,8 @@ _VERDICTS = {
 }
 #: So many things that could not be told are listed one by one before the rest is counted.
 _MOST_LISTED = 12
+#: How a stage is called of which nothing applies to the job.
+_WITHOUT = {"link": "nothing to look at between nodes", "smoke": "no smoke run"}
 #: Where something passed, in the order of the run.
 _PASSED = {"lint": "in the files", "node": "on the nodes", "link": "between nodes", "smoke": "in the smoke run"}
 
@@ -183,6 +185,15 @@ class _Page:
                 if stage in ("link", "smoke"):
                     for subject in dict.fromkeys(outcome.subject for outcome in here):
                         self._indented(subject, style="green")
+        self._left_out()
+
+    def _left_out(self) -> None:
+        """A whole stage that does not apply to the job is said, because a reader would take it for granted."""
+        for stage, what in _WITHOUT.items():
+            here = [outcome for outcome in self._report.outcomes if outcome.stage == stage]
+            if here and all(outcome.status is Status.NOT_APPLICABLE for outcome in here):
+                reasons = "; ".join(dict.fromkeys(outcome.reason for outcome in here if outcome.reason))
+                self._indented(f"{what}: {reasons}", indent=0, hanging=2)
 
     def _listed(self, label: str, parts: Sequence[str]) -> None:
         """`parts` behind each other, as many on a line as there is room for, none of them cut."""
@@ -213,7 +224,7 @@ class _Page:
             names = [file.path for file in job.files]
             if job.probable and any(place.path in names for f in self._report.findings for place in f.locations):
                 self._note(
-                    f"{job.name} were taken for one job by guess, so what is wrong in it counts as a warning; "
+                    f"{job.name} were taken for one job by guess, so what is wrong between them counts as a warning; "
                     "name the files together to have them judged as one job"
                 )
 
