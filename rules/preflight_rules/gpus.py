@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from preflight.job import Claim, Job, Launch, Strength, Value, lift
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule
 from preflight.outcome import Confidence, Severity
-from preflight_rules.reading import job_value, numbers, quoted, spoken, texts, undecided, where
+from preflight_rules.reading import job_value, numbers, placed, quoted, spoken, texts, undecided
 
 _GPU_BACKENDS = frozenset({"nccl", "cpu:gloo,cuda:nccl"})
 
@@ -86,8 +86,8 @@ def more_processes_than_gpus(job: Job) -> Iterator[Verdict]:
             missing = min(ranks) - max(devices)
             yield failed(
                 launch.id,
-                f"{quoted(counted[0])} starts {spoken(ranks)} ranks on each node, but {quoted(because[0])}"
-                f" ({where(because[0])}) leaves {spoken(devices)} GPUs there: {missing} ranks have none.",
+                f"{quoted(counted[0])} starts {spoken(ranks)} ranks on each node, but {placed(because[0])}"
+                f" leaves {spoken(devices)} GPUs there: {missing} ranks have none.",
                 at=counted[0],
                 also=((because[0], f"{spoken(devices)} GPUs"),),
                 remedy=f"Start {spoken(devices)} processes on each node, or ask for {spoken(ranks)} GPUs.",
@@ -153,8 +153,8 @@ def gpus_left_idle(job: Job) -> Iterator[Verdict]:
     if ranks and devices and 0 < max(ranks) < min(devices):
         yield failed(
             launch.id,
-            f"{quoted(counted[0])} starts {spoken(ranks)} ranks on each node, but {quoted(because[0])}"
-            f" ({where(because[0])}) holds {spoken(devices)} GPUs there: {min(devices) - max(ranks)} stay idle.",
+            f"{quoted(counted[0])} starts {spoken(ranks)} ranks on each node, but {placed(because[0])}"
+            f" holds {spoken(devices)} GPUs there: {min(devices) - max(ranks)} stay idle.",
             at=counted[0],
             also=((because[0], f"{spoken(devices)} GPUs"),),
             remedy=f"Start {spoken(devices)} processes on each node, or ask for {spoken(ranks)} GPUs.",

@@ -12,6 +12,7 @@ from preflight_rules.reading import (
     host_of,
     is_loopback,
     numbers,
+    placed,
     quoted,
     subjects,
     undecided,
@@ -153,7 +154,7 @@ def server_lists_differ(job: Job) -> Iterator[Verdict]:
             kind = "in another order" if sorted(one) == sorted(other) else "other servers"
             yield failed(
                 launch.id,
-                f"{quoted(claims[0])} lists {kind} than {quoted(ours[0])} ({where(ours[0])}) of the same job.",
+                f"{quoted(claims[0])} lists {kind} than {placed(ours[0])} of the same job.",
                 at=claims[0],
                 also=((ours[0], "the other list"),),
                 remedy="Give every process the same list in the same order.",
@@ -212,7 +213,7 @@ def role_count_differs_from_list(job: Job) -> Iterator[Verdict]:
             if length and said and length not in said:
                 yield failed(
                     subject,
-                    f"{quoted(counts[0])} says {said[0]}, but {quoted(lists[0])} ({where(lists[0])}) lists {length}.",
+                    f"{quoted(counts[0])} says {said[0]}, but {placed(lists[0])} lists {length}.",
                     at=counts[0],
                     also=((lists[0], f"{length} entries"),),
                     remedy=f"Leave the number out, or make it {length}.",

@@ -13,11 +13,11 @@ from preflight_rules.reading import (
     deciding,
     job_value,
     numbers,
+    placed,
     quoted,
     subjects,
     texts,
     undecided,
-    where,
 )
 
 #: What fleet's role maker accepts in TRAINING_ROLE (paddle/distributed/fleet/base/role_maker.py, 2.6).
@@ -199,8 +199,8 @@ def own_endpoint_of_wrong_role(job: Job) -> Iterator[Verdict]:
         fault = "does not list it" if is_server else "lists it as a server"
         yield failed(
             launch.id,
-            f"the {'server' if is_server else 'trainer'} is at {mine[0]} ({quoted(own[0])}), but {quoted(servers[0])}"
-            f" ({where(servers[0])}) {fault}.",
+            f"the {'server' if is_server else 'trainer'} is at {mine[0]} ({quoted(own[0])}), but {placed(servers[0])}"
+            f" {fault}.",
             at=own[0],
             also=((servers[0], "the servers"),),
             remedy="Write the server's endpoint the same way in both places."
@@ -260,7 +260,7 @@ def parameter_server_missing_in_paddle(job: Job) -> Iterator[Verdict]:
             yield failed(
                 subject,
                 f"{quoted(versions[0])} asks for PaddlePaddle {found[0]}, whose wheels hold no parameter server"
-                f" (since {_FIRST_WITHOUT}), but {quoted(modes[0])} ({where(modes[0])}) starts one.",
+                f" (since {_FIRST_WITHOUT}), but {placed(modes[0])} starts one.",
                 at=versions[0],
                 also=((modes[0], "starts parameter servers"),),
                 remedy="Use PaddlePaddle 3.0.0 or older for this job.",

@@ -39,7 +39,7 @@ _FIRST_UNPRIVILEGED = 1024
     ),
 )
 def port_invalid(job: Job) -> Iterator[Verdict]:
-    """The port that ranks meet on is none.
+    """The port that ranks meet on is no valid TCP port.
 
     What it checks:
         The master port, of the launcher, of MASTER_PORT or of the script, is a whole number from 1 to 65535. Below

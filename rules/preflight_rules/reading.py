@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 from preflight.job import (
@@ -20,6 +21,8 @@ from preflight.job import (
 )
 from preflight.judgement import Verdict, unknown
 
+#: Characters of a value in a message; a list of many endpoints is cut.
+_LONGEST_VALUE = 60
 #: Launchers that start one agent on each node, which then starts the ranks of that node.
 AGENT_LAUNCHERS = frozenset({"torchrun", "accelerate", "paddle", "torch.distributed.launch"})
 #: What starts its command once on every node or task of an allocation.
@@ -42,8 +45,41 @@ def where(claim: Claim) -> str:
 
 
 def quoted(claim: Claim) -> str:
-    """The user's own spelling, in back quotes and on one line."""
+    """The user's own spelling, in back quotes and on one line, with what it comes to behind it where it names `$X`.
+
+    Every message quotes through this, so that none says `--node_rank=$i` without saying which rank is meant.
+    """
+    value = _behind_dollar(claim)
+    return f"{_spelled(claim)} ({value})" if value else _spelled(claim)
+
+
+def placed(claim: Claim) -> str:
+    """The quoted spelling and its place: `` `--nodes=4` (train.sbatch:2)``, `` `-N $N` (4, train.sbatch:2)``."""
+    value = _behind_dollar(claim)
+    return f"{_spelled(claim)} ({value + ', ' if value else ''}{where(claim)})"
+
+
+def _spelled(claim: Claim) -> str:
     return f"`{' '.join(claim.spelling.split())}`"
+
+
+def _behind_dollar(claim: Claim) -> str:
+    """The known value of a spelling with a variable or substitution in it; empty where the spelling says it all."""
+    shown = [_shown(item) for item in claim.alternatives]
+    if "$" not in claim.spelling or not all(shown):
+        return ""
+    # `${NODES:-4}` shows its 4 already.
+    if len(shown) == 1 and re.search(rf"(?<![\w.$]){re.escape(shown[0])}(?![\w.])", claim.spelling):
+        return ""
+    return " or ".join(shown)
+
+
+def _shown(item: Plain) -> str:
+    """A value on one line, a long one cut; empty for what would tell nothing."""
+    if item is None or isinstance(item, bool):
+        return ""
+    text = " ".join((",".join(map(str, item)) if isinstance(item, tuple) else str(item)).split())
+    return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 1] + "…"
 
 
 def counted(number: Plain, one: str, many: str = "") -> str:

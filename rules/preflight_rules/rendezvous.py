@@ -19,11 +19,11 @@ from preflight_rules.reading import (
     job_value,
     nodes_spanned,
     numbers,
+    placed,
     quoted,
     spoken,
     texts,
     undecided,
-    where,
     why_unresolved,
 )
 
@@ -140,7 +140,7 @@ def _meeting_place(launch: Launch, addresses: tuple[Claim, ...], because: tuple[
         meaning = "means the node itself on each of them"
     return failed(
         launch.id,
-        f"{said}{', which' if default else ''} {meaning}, but {quoted(because[0])} ({where(because[0])}) makes"
+        f"{said}{', which' if default else ''} {meaning}, but {placed(because[0])} makes"
         f" {count} nodes meet there: all but one will wait until rendezvous times out.",
         at=launch if default else claim,
         also=((because[0], f"{count} nodes"),),
@@ -154,7 +154,8 @@ def _with_value(claim: Claim, host: str) -> str:
     """The spelling, with the host it comes to where that cannot be read in it."""
     if re.search(rf"{re.escape(host)}\s*,", claim.spelling):
         return f"`{host}`, the first of {quoted(claim)},"
-    return quoted(claim) if host in claim.spelling else f"{quoted(claim)} ({host})"
+    # A value read from a file stands in no spelling of the line.
+    return quoted(claim) if host in claim.spelling or "$" in claim.spelling else f"{quoted(claim)} ({host})"
 
 
 #: The beginning of a double-quoted assignment in a script.

@@ -15,6 +15,7 @@ from preflight_rules.reading import (
     job_value,
     nodes_spanned,
     numbers,
+    placed,
     quoted,
     texts,
     undecided,
@@ -190,8 +191,7 @@ def _in_range(job: Job, launch: Launch) -> Verdict:
     if found and all(rank >= most or rank < 0 for rank in found):
         return failed(
             launch.id,
-            f"{quoted(ranks[0])} is no rank of {quoted(because[0])} ({where(because[0])}): node ranks go from 0 to"
-            f" {most - 1}.",
+            f"{quoted(ranks[0])} is no rank of {placed(because[0])}: node ranks go from 0 to {most - 1}.",
             at=ranks[0],
             also=((because[0], f"{most} nodes"),),
             remedy=f"Use a node rank from 0 to {most - 1}, each once.",

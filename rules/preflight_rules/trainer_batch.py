@@ -8,7 +8,7 @@ from preflight.job import Claim, Job, Launch
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule
 from preflight.outcome import Severity
 from preflight_rules.batch_sizes import KEYS, configured, given_to_trainer, uses_hugging_face
-from preflight_rules.reading import job_value, numbers, quoted, spoken, subjects, undecided, where
+from preflight_rules.reading import job_value, numbers, placed, quoted, spoken, subjects, undecided
 
 
 @rule(
@@ -60,8 +60,7 @@ def trainer_and_deepspeed_batch_differ(job: Job) -> Iterator[Verdict]:
             elif one and other and not set(one) & set(other):
                 yield failed(
                     subject,
-                    f"{quoted(ours[0])} gives {spoken(one)}, but {quoted(theirs[0])} ({where(theirs[0])}) gives"
-                    f" {spoken(other)}.",
+                    f"{quoted(ours[0])} gives {spoken(one)}, but {placed(theirs[0])} gives {spoken(other)}.",
                     at=ours[0],
                     also=((theirs[0], "DeepSpeed's value"),),
                     remedy=f'Write `"{KEYS[quantity]}": "auto"` in {theirs[0].span.path}, or make the two equal.',

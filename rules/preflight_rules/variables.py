@@ -13,12 +13,12 @@ from preflight_rules.reading import (
     certainly_several,
     job_value,
     nodes_spanned,
+    placed,
     quoted,
     spoken,
     subjects,
     texts,
     undecided,
-    where,
 )
 from preflight_rules.tables import accepted_values, known_variables, leftovers
 
@@ -320,7 +320,7 @@ def exported_rendezvous_ignored(job: Job) -> Iterator[Verdict]:
                 default = spoken(taken[0].alternatives)
                 yield failed(
                     launch.id,
-                    f"{launch.launcher} does not read {variable}: {quoted(exported[0])} ({where(exported[0])}) has no"
+                    f"{launch.launcher} does not read {variable}: {placed(exported[0])} has no"
                     f" effect, and {default} is used.",
                     at=exported[0],
                     also=((launch, f"uses {default}"),),

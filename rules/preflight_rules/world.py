@@ -15,13 +15,13 @@ from preflight_rules.reading import (
     job_value,
     numbers,
     on_first_node_only,
+    placed,
     quoted,
     ranks_started,
     roots,
     spoken,
     subjects,
     undecided,
-    where,
     why_unresolved,
 )
 
@@ -131,8 +131,8 @@ def _between_requirements(quantity: str, subject: str, requires: tuple[Claim, ..
             if one and other and not set(one) & set(other):
                 return failed(
                     subject,
-                    f"{quoted(first)} needs the {_MEANINGS[quantity]} to be {spoken(one)}, but {quoted(second)}"
-                    f" ({where(second)}) needs {spoken(other)}: no launch can satisfy both.",
+                    f"{quoted(first)} needs the {_MEANINGS[quantity]} to be {spoken(one)}, but {placed(second)}"
+                    f" needs {spoken(other)}: no launch can satisfy both.",
                     at=first,
                     also=((second, f"needs {spoken(other)}"),),
                     remedy=f"Make {quoted(first)} and {quoted(second)} say the same number.",
@@ -151,7 +151,7 @@ def _contradiction(
     wanted = numbers(required.value)
     unit = _UNITS[quantity]
     units = _PLURALS.get(unit, unit + "s")
-    spelled = " and ".join(f"{quoted(claim)} ({where(claim)})" for claim in sets)
+    spelled = " and ".join(f"{placed(claim)}" for claim in sets)
     verb = "gives" if len(sets) == 1 else "give"
     amount = counted(wanted[0], unit, units) if len(wanted) == 1 else f"{spoken(wanted)} {units}"
     message = f"{quoted(required)} expects {amount}, but {spelled} {verb} {spoken(started)}. "
@@ -308,7 +308,7 @@ def _within(quantity: str, subject: str, claim: Claim, bound: Claim) -> Verdict 
     units = _PLURALS.get(unit, unit + "s")
     return failed(
         subject,
-        f"{quoted(claim)} asks for {counted(min(asked), unit, units)}, but {quoted(bound)} ({where(bound)}) has room"
+        f"{quoted(claim)} asks for {counted(min(asked), unit, units)}, but {placed(bound)} has room"
         f" for {max(most)} only: {min(asked) - max(most)} too few.",
         at=claim,
         also=((bound, f"at most {max(most)}"),),
