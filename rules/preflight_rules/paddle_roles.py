@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from preflight.job import Claim, Job, Scope
+from preflight.job import Claim, Job, Launch, Scope
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
 from preflight.outcome import Severity
 from preflight_rules.paddle_ps import endpoints, place_of
 from preflight_rules.reading import (
     deciding,
+    host_of,
     job_value,
     numbers,
     placed,
@@ -159,7 +160,8 @@ def own_endpoint_of_wrong_role(job: Job) -> Iterator[Verdict]:
 
     What it checks:
         POD_IP:PADDLE_PORT (or PADDLE_CURRENT_ENDPOINT) of a server stands in the list of servers as it is written.
-        PADDLE_CURRENT_ENDPOINT of a trainer does not, else a warning is given.
+        PADDLE_CURRENT_ENDPOINT of a trainer does not, else a warning is given. Where the list holds the host with
+        another port, the finding stands at the port.
 
     Why it matters:
         A server finds its index by looking itself up in the list and stops when it is not there; a trainer at a
@@ -195,21 +197,42 @@ def own_endpoint_of_wrong_role(job: Job) -> Iterator[Verdict]:
         if not wrong:
             yield passed(launch.id)
             continue
-        is_server = roles == {"PSERVER"}
-        fault = "does not list it" if is_server else "lists it as a server"
-        yield failed(
-            launch.id,
-            f"the {'server' if is_server else 'trainer'} is at {mine[0]} ({quoted(own[0])}), but {placed(servers[0])}"
-            f" {fault}.",
-            at=own[0],
-            also=((servers[0], "the servers"),),
-            remedy="Write the server's endpoint the same way in both places."
-            if is_server
-            else "Give the trainer a port of its own, or the role PSERVER.",
-            severity=Severity.ERROR if is_server else Severity.WARNING,
+        yield _misplaced(
+            launch, mine[0], own[0], _own_port(job, launch, own[0]), servers[0], is_server="PSERVER" in roles
         )
     if not met:
         yield not_applicable(job.name, "no launch gives a process its role, its endpoint and the list of servers")
+
+
+def _own_port(job: Job, launch: Launch, own: Claim) -> Claim | None:
+    """What says the port, where the endpoint is put together from POD_IP and PADDLE_PORT."""
+    if not own.spelling.removeprefix("export ").startswith("POD_IP"):
+        return None
+    return next(iter(job.setting("env.PADDLE_PORT", launch.scope)), None)
+
+
+def _misplaced(
+    launch: Launch, mine: str, own: Claim, port: Claim | None, servers: Claim, *, is_server: bool
+) -> Verdict:
+    """The finding, at the part of the endpoint that makes it differ: the port where the list knows the host."""
+    same_host = [entry for entry in endpoints((servers,)) if host_of(entry) == host_of(mine)]
+    fault = "does not list it" if is_server else "lists it as a server"
+    if is_server and same_host:
+        fault = f"lists that host with {' or '.join(entry.rpartition(':')[2] for entry in same_host)} only"
+    parts = [own] if port is None else [own, port]
+    if is_server and same_host:
+        parts.reverse()
+    return failed(
+        launch.id,
+        f"the {'server' if is_server else 'trainer'} is at {mine} ({' and '.join(map(quoted, parts))}), but"
+        f" {placed(servers)} {fault}.",
+        at=parts[0],
+        also=(*((part, "the other part") for part in parts[1:]), (servers, "the servers")),
+        remedy="Write the server's endpoint the same way in both places."
+        if is_server
+        else "Give the trainer a port of its own, or the role PSERVER.",
+        severity=Severity.ERROR if is_server else Severity.WARNING,
+    )
 
 
 @rule(
