@@ -326,11 +326,16 @@ def loopback_among_remote_endpoints(job: Job) -> Iterator[Verdict]:
         local = [(claim, entry) for claim, entry in entries if is_loopback(host_of(entry))]
         if local and len(local) < len(entries):
             claim, entry = local[0]
-            remote = next(entry for claim, entry in entries if not is_loopback(host_of(entry)))
+            others = [(other, text) for other, text in entries if not is_loopback(host_of(text))]
+            # A neighbour in the same list shows the fault on one line; one in the other list has to be named.
+            beside, remote = min(others, key=lambda item: item[0] is not claim)
             yield failed(
                 subject,
-                f"{quoted(claim)} holds {entry} beside {remote}: on every other host {host_of(entry)} is that host.",
+                f"{quoted(claim)} holds {entry} beside {remote}"
+                + (f" of {placed(beside)}" if beside is not claim else "")
+                + f": on every other host {host_of(entry)} is that host.",
                 at=claim,
+                also=() if beside is claim else ((beside, f"holds {remote}"),),
                 remedy=f"Replace {host_of(entry)} by the address that the other hosts can reach.",
             )
         else:
