@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from preflight.job import Claim, Job, Launch, Relation, Strength, strongest
+from preflight.job import Claim, Job, Launch, Relation, Strength, Value, strongest
 from preflight.job.symbols import Symbol, symbols_in
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
 from preflight.outcome import Severity
@@ -29,6 +29,8 @@ from preflight_rules.reading import (
 
 #: Shells that evaluate a command again on the node it runs on (`srun bash -c '...'`).
 _SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
+#: The first node of an allocation, where srun puts rank 0.
+_FIRST_HOST = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)'
 
 
 def address_in_force(job: Job, launch: Launch) -> tuple[Claim, ...]:
@@ -146,7 +148,7 @@ def _meeting_place(launch: Launch, addresses: tuple[Claim, ...], because: tuple[
         also=((because[0], f"{count} nodes"),),
         remedy="Give the name or address of the node of rank 0"
         + (f" with {missing}" if default and option else "")
-        + '; in a Slurm job: $(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1).',
+        + f"; in a Slurm job: {_FIRST_HOST}.",
     )
 
 
@@ -205,7 +207,8 @@ def rendezvous_address_differs_per_node(job: Job) -> Iterator[Verdict]:
         `srun bash -c 'torchrun --nnodes=2 --rdzv_endpoint=$(hostname):29500 ...'`.
 
     Fix:
-        Find the address once, in the batch script, and export it: `export MASTER_ADDR=$(hostname)` before srun.
+        Find the address once, in the batch script before srun, and export it:
+        `export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)`.
 
     Known limits:
         The same words directly behind srun, without a shell in between, are expanded once by the batch script
@@ -216,7 +219,7 @@ def rendezvous_address_differs_per_node(job: Job) -> Iterator[Verdict]:
     """
     met = False
     for launch in job.launches:
-        nodes, because = nodes_spanned(job, launch)
+        nodes, because = _nodes_started(job, launch)
         addresses = [c for c in address_in_force(job, launch) if _names_itself(c)]
         if not addresses or not because:
             continue
@@ -234,12 +237,19 @@ def rendezvous_address_differs_per_node(job: Job) -> Iterator[Verdict]:
                 " one each time, so every node waits at a rendezvous of its own.",
                 at=addresses[0],
                 also=((because[0], f"{spoken(numbers(nodes))} nodes"),),
-                remedy="Find the address once in the batch script, before srun, and export it.",
+                remedy="Find the address once in the batch script, before srun, and export it"
+                + (f": export MASTER_ADDR={_FIRST_HOST}." if _is_batch_job(job) else "."),
             )
         else:
             yield passed(launch.id)
     if not met:
         yield not_applicable(job.name, "no launch meets at the name of the node it runs on")
+
+
+def _nodes_started(job: Job, launch: Launch) -> tuple[Value, tuple[Claim, ...]]:
+    """On how many nodes the line is really started, where something says so; else how many it expects."""
+    sets = job.setting("nodes", launch.scope)
+    return (job_value(sets), sets) if numbers(job_value(sets)) else nodes_spanned(job, launch)
 
 
 def _is_batch_job(job: Job) -> bool:
