@@ -289,7 +289,7 @@ def _adapter(probe: Callable[..., Any]) -> Any:
 
 def save(recording: Recording) -> bytes:
     """The recording as JSON."""
-    return to_bytes(_recording_adapter(), recording, indent=1)
+    return to_bytes(recording, indent=1)
 
 
 def load(data: bytes) -> Recording:

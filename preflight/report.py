@@ -214,7 +214,7 @@ def _inputs(jobs: Sequence[Job]) -> tuple[Input, ...]:
 
 def to_json(report: Report) -> bytes:
     """The report as JSON, indented, ending in a newline."""
-    return to_bytes(_adapter(), report, indent=2)
+    return to_bytes(report, indent=2)
 
 
 def schema() -> dict[str, Any]:
