@@ -6,7 +6,7 @@ import enum
 import functools
 import json
 import re
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -35,8 +35,7 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):
         return [_plain(item) for item in value]
-    kind: Hashable = type(value)
-    return {name: _plain(getattr(value, name)) for name in _field_names(kind)}
+    return {name: _plain(getattr(value, name)) for name in _field_names(value.__class__)}
 
 
 @functools.cache
