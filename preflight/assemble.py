@@ -363,4 +363,9 @@ def _moved(claim: Claim, origin: WrittenFile) -> Claim:
             span.snippet,
         )
 
-    return replace(claim, span=place(claim.span), because=tuple(_moved(reason, origin) for reason in claim.because))
+    return replace(
+        claim,
+        span=place(claim.span),
+        because=tuple(_moved(reason, origin) for reason in claim.because),
+        origin=None if claim.origin is None else place(claim.origin),
+    )

@@ -142,6 +142,9 @@ def failed(
         also: further places, each alone or with a note, and further facts.
         remedy: what to do, as concretely as it can be said.
         severity, confidence: only to be milder than the rule's own.
+
+    Where a claim takes its value from a variable, the assignment becomes a further place ("set here"), and the
+    remedy names that of the primary claim.
     """
     locations: list[Location] = []
     evidence: list[Evidence] = []
@@ -152,17 +155,47 @@ def failed(
             locations.append(place(item[0], item[1]))
         else:
             locations.append(place(item))
+    origins = _origins((at, *also))
+    locations.extend(location for location in origins if not any(_same_place(location, known) for known in locations))
     return Verdict(
         Status.FAIL,
         subject,
         message,
-        remedy,
+        remedy + _set_elsewhere(at, remedy),
         tuple(locations),
         tuple(evidence),
         tuple(nodes),
         severity=severity,
         confidence=confidence,
     )
+
+
+def _origins(items: Iterable[Place | tuple[Place, str] | Evidence]) -> list[Location]:
+    """Where the variables that the claims name were assigned, each place once."""
+    claims = [item[0] if isinstance(item, tuple) else item for item in items]
+    spans = dict.fromkeys(claim.origin for claim in claims if isinstance(claim, Claim) and claim.origin is not None)
+    return [Location.at(span, "set here") for span in spans]
+
+
+def _same_place(one: Location, other: Location) -> bool:
+    return (one.path, one.line, one.column) == (other.path, other.line, other.column)
+
+
+def _set_elsewhere(at: Place | Evidence, remedy: str) -> str:
+    """Which assignment is to be edited, where the primary claim names a variable and the remedy does not say it."""
+    assignment = assigned(at) if isinstance(at, Claim) else ""
+    if not assignment or not remedy or assignment in remedy:
+        return ""
+    return f" The value is set in {assignment}."
+
+
+def assigned(claim: Claim) -> str:
+    """`` `NNODES=8` (train.sbatch:4)`` where the claim's value was assigned; empty where no assignment is known."""
+    span = claim.origin
+    if span is None or span.line != span.end_line or span.end_column - 1 > len(span.snippet):
+        return ""
+    text = span.snippet[span.column - 1 : span.end_column - 1]
+    return f"`{text}` ({span.path}:{span.line})" if "=" in text else ""
 
 
 def place(item: Place, note: str = "") -> Location:

@@ -75,6 +75,7 @@ class Claim:
         source: who says so: `slurm`, `torchrun`, `deepspeed`, `environment`, `python` ...
         condition: under which branch it holds, in the file's own words; empty = always.
         because: for a derived claim (`world_size = nodes x processes`), the claims it came from.
+        origin: where its value was assigned, when the spelling names a variable set in the files; else None.
     """
 
     quantity: str
@@ -87,6 +88,7 @@ class Claim:
     relation: Relation = Relation.SETS
     condition: str = ""
     because: tuple[Claim, ...] = field(default=())
+    origin: Span | None = None
 
     @property
     def alternatives(self) -> tuple[Plain, ...]:

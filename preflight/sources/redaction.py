@@ -85,6 +85,7 @@ class _Cleaner:
             spelling=self.text(claim.spelling),
             condition=self.text(claim.condition),
             because=tuple(self.claim(reason) for reason in claim.because),
+            origin=None if claim.origin is None else self.span(claim.origin),
         )
 
     def launch(self, launch: Launch) -> Launch:

@@ -19,7 +19,7 @@ from preflight.job import (
     join,
     lift,
 )
-from preflight.judgement import Verdict, unknown
+from preflight.judgement import Verdict, assigned, unknown
 
 #: Characters of a value in a message; a list of many endpoints is cut.
 _LONGEST_VALUE = 60
@@ -57,6 +57,11 @@ def placed(claim: Claim) -> str:
     """The quoted spelling and its place: `` `--nodes=4` (train.sbatch:2)``, `` `-N $N` (4, train.sbatch:2)``."""
     value = _behind_dollar(claim)
     return f"{_spelled(claim)} ({value + ', ' if value else ''}{where(claim)})"
+
+
+def editable(claim: Claim) -> str:
+    """What to edit to change a claim: its own spelling, or the assignment that its variable gets its value from."""
+    return assigned(claim) or _spelled(claim)
 
 
 def _spelled(claim: Claim) -> str:

@@ -12,6 +12,7 @@ from preflight_rules.reading import (
     AGENT_LAUNCHERS,
     SPREADING_WRAPPERS,
     counted,
+    editable,
     job_value,
     numbers,
     on_first_node_only,
@@ -135,7 +136,7 @@ def _between_requirements(quantity: str, subject: str, requires: tuple[Claim, ..
                     f" needs {spoken(other)}: no launch can satisfy both.",
                     at=first,
                     also=((second, f"needs {spoken(other)}"),),
-                    remedy=f"Make {quoted(first)} and {quoted(second)} say the same number.",
+                    remedy=f"Make {editable(first)} and {editable(second)} say the same number.",
                 )
     return None
 
@@ -213,8 +214,8 @@ def _remedy(
     hint = ""
     if sets[0].source == "slurm" and quantity == "nodes":
         hint = ", or pass $SLURM_NNODES instead of a number"
-    others = " or ".join(quoted(claim) for claim in sets)
-    return f"Change {quoted(required)} to {spoken(started)}, or {others} so that {spoken(wanted)} are started{hint}."
+    others = " or ".join(editable(claim) for claim in sets)
+    return f"Change {editable(required)} to {spoken(started)}, or {others} so that {spoken(wanted)} are started{hint}."
 
 
 @rule(

@@ -74,6 +74,9 @@ def _check(finding: Finding, expected: dict[str, Any]) -> None:
     assert (first.path, first.line, first.column) == (expected["path"], expected["line"], expected["column"])
     assert finding.severity.value == expected["severity"]
     assert expected.get("says", "") in finding.message
+    assert expected.get("advises", "") in finding.remedy
+    places = {f"{place.path}:{place.line} {place.note}".rstrip() for place in finding.locations[1:]}
+    assert set(expected.get("also", [])) <= places
     assert finding.remedy.endswith(".")
     assert first.snippet, "a finding shows its line"
 

@@ -17,6 +17,7 @@ from preflight.sources.launchers.context import (
 )
 from preflight.sources.launchers.deepspeed import DeepSpeedReader
 from preflight.sources.launchers.options import text_of
+from preflight.sources.launchers.origins import with_origins
 from preflight.sources.launchers.paddle import PaddleReader
 from preflight.sources.launchers.programs import is_python, python_program
 from preflight.sources.launchers.python import PythonReader, has_ranks
@@ -239,6 +240,6 @@ def _read(line: Line, header: dict[str, slurm.Asked], tree: Tree, *, elsewhere: 
     environment = state_environment(launch, line.environment)
     return replace(
         reading,
-        claims=(*copies.claims, *reading.claims, *context.claims, *environment.claims),
+        claims=with_origins((*copies.claims, *reading.claims, *context.claims, *environment.claims), launch.command),
         references=(*reading.references, *references),
     )
