@@ -36,7 +36,8 @@ def set_epoch_never_called(job: Job) -> Iterator[Verdict]:
 
     What it checks:
         A script that builds a DistributedSampler which shuffles, and loops over epochs, calls `set_epoch`
-        somewhere.
+        somewhere. A loop over a count (`for e in range(3)`) with a loop over a loader in it is one over epochs,
+        whatever its variable is called.
 
     Why it matters:
         Without it every epoch has the same order, silently: the model sees the same batches in the same sequence
@@ -50,7 +51,7 @@ def set_epoch_never_called(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Samplers whose name says that they serve evaluation, and scripts driven by a library that calls set_epoch
-        itself, stay silent. A loop in another file is not seen, which is why the confidence is medium.
+        itself, stay silent. A loop in another file is not seen: then it cannot be told, and the confidence is medium.
 
     Evidence:
         pytorch/pytorch#31771, pytorch/pytorch#11324, huggingface/transformers#4398.
@@ -72,11 +73,15 @@ def set_epoch_never_called(job: Job) -> Iterator[Verdict]:
                 yield unknown(subject, f"whether {name or 'the sampler'} shuffles: {shuffle.value.why}", at=shuffle)
             elif (
                 not all(value is True for value in shuffle.alternatives)
-                or not loops
                 or job.about("set_epoch_called", scope)
                 or job.about("training_framework", scope)
             ):
                 yield passed(subject)
+            elif not loops:
+                reason = (
+                    f"{name or 'the sampler'} shuffles and nothing calls set_epoch, but no loop over epochs is seen"
+                )
+                yield unknown(subject, reason, at=sampler)
             else:
                 yield failed(
                     subject,

@@ -9,10 +9,12 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from typing import TypeAlias
 
 from preflight.job import Claim, Known, OneOf, Strength, Unresolved, alternatives
 from preflight.sources.python.module import Module, argument, dotted, is_none, last, value_of
 
+_Loop: TypeAlias = "ast.For | ast.AsyncFor"
 #: Sampler to (position of `shuffle`, its default): torch shuffles unless told otherwise, Paddle does not.
 _SAMPLERS = {"DistributedSampler": (3, True), "DistributedBatchSampler": (4, False)}
 #: Positions of torch.utils.data.DataLoader's arguments; Paddle's differ, so there only keywords count.
@@ -40,6 +42,8 @@ _READERS = {
     "lmdb.open",
 }
 _EPOCH = re.compile(r"(?:^|_)epochs?(?:$|_|\d)", re.IGNORECASE)
+_EVALUATION = re.compile(r"val|test|eval|dev|infer|predict", re.IGNORECASE)
+_COUNTERS = ("range", "trange", "tqdm")
 
 
 def claims(module: Module) -> Iterator[Claim]:
@@ -54,9 +58,10 @@ def claims(module: Module) -> Iterator[Claim]:
             yield module.claim("set_epoch_called", True, call)
         else:
             yield from _data(module, call)
-    loops: list[ast.For | ast.AsyncFor] = [*module.nodes(ast.For), *module.nodes(ast.AsyncFor)]
+    loops: list[_Loop] = [*module.nodes(ast.For), *module.nodes(ast.AsyncFor)]
+    loaders = _sampled_loaders(module) if loops else {}
     for loop in loops:
-        yield from _epochs(module, loop)
+        yield from _epochs(module, loop, loaders)
 
 
 def _sampler(module: Module, call: ast.Call, short: str) -> Iterator[Claim]:
@@ -89,18 +94,58 @@ def _loader(module: Module, call: ast.Call) -> Iterator[Claim]:
             yield module.claim(_LOADER_QUANTITY[name], module.fold(expression), given, because=(loader,))
 
 
-def _epochs(module: Module, loop: ast.For | ast.AsyncFor) -> Iterator[Claim]:
-    """`for epoch in range(...)`; a range of one value is no loop over epochs."""
-    names = [node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)]
-    if not any(_EPOCH.search(name) for name in names):
-        return
+def _sampled_loaders(module: Module) -> dict[str, ast.Call]:
+    """The loaders that are given a sampler and are kept in a variable, by its name; those for evaluation left out."""
+    found: dict[str, ast.Call] = {}
+    for call in module.calls:
+        if last(module.called(call)) not in ("DataLoader", "StatefulDataLoader"):
+            continue
+        position = None if module.called(call).startswith("paddle") else _LOADER["sampler"]
+        given = argument(call, "sampler", position) or argument(call, "batch_sampler")
+        name = module.bound_to(call)
+        if name and not _EVALUATION.search(name) and given is not None and not is_none(value_of(given)):
+            found[name] = call
+    return found
+
+
+def _epochs(module: Module, loop: _Loop, loaders: dict[str, ast.Call]) -> Iterator[Claim]:
+    """`for epoch in range(...)`, or a loop of any name over a count with one over a loader in it.
+
+    A range of one value is no loop over epochs.
+    """
     counter = loop.iter
-    if isinstance(counter, ast.Call) and last(module.called(counter)) in ("range", "trange", "tqdm"):
+    counts = isinstance(counter, ast.Call) and last(module.called(counter)) in _COUNTERS
+    names = [node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)]
+    if not any(_EPOCH.search(name) for name in names) and not (counts and _runs_over_a_loader(loop, loaders)):
+        return
+    if isinstance(counter, ast.Call) and counts:
         bounds = [module.fold(item) for item in counter.args]
         if bounds in ([Known(1)], [Known(0), Known(1)]):
             return
     spelling = f"for {module.text(loop.target)} in {module.text(loop.iter)}"
     yield module.claim("loop_over_epochs", True, loop.target, spelling=spelling)
+
+
+def _runs_over_a_loader(outer: _Loop, loaders: dict[str, ast.Call]) -> bool:
+    """Whether a loop inside iterates over a loader that was made before: one made inside begins anew each time."""
+    inside = {id(node) for node in ast.walk(outer)} if loaders else set()
+    for loop in (node for each in outer.body for node in ast.walk(each)) if loaders else ():
+        if not isinstance(loop, (ast.For, ast.AsyncFor)):
+            continue
+        for name in _iterated(loop.iter):
+            if name in loaders and id(loaders[name]) not in inside:
+                return True
+    return False
+
+
+def _iterated(expression: ast.expr) -> Iterator[str]:
+    """The names a loop runs over: `dl`, and those inside `enumerate(dl)` or `tqdm(dl)`, but not that of `len(dl)`."""
+    if isinstance(expression, ast.Call):
+        if last(dotted(expression.func)) not in ("len", "range"):
+            for given in expression.args:
+                yield from _iterated(given)
+    elif dotted(expression):
+        yield dotted(expression)
 
 
 def _data(module: Module, call: ast.Call) -> Iterator[Claim]:
