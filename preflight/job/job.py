@@ -17,6 +17,8 @@ class NoteKind(enum.Enum):
 
     UNREADABLE = "unreadable"
     MALFORMED = "malformed"
+    #: A line that starts ranks ends in a carriage return, which the shell takes for part of its last word.
+    LINE_ENDING = "line-ending"
     TOO_LARGE = "too-large"
     TEMPLATE = "template"
     MISSING = "missing"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 
-from preflight.job import WHOLE_JOB, Scope
+from preflight.job import WHOLE_JOB, Launch, Note, NoteKind, Scope, Span
 from preflight.sources.base import Reading, SourceFile, Tree
 from preflight.sources.comments import suppressions
 from preflight.sources.redaction import secrets_of, without_secrets
@@ -45,8 +46,28 @@ class ShellSource:
             claims=(*stating.claims, *launches.claims),
             launches=launches.launches,
             references=(*script.references, *launches.references),
-            notes=(*script.notes, *launches.notes),
+            notes=(*script.notes, *launches.notes, *_carriage_returns(file, launches.launches)),
             suppressions=suppressions(file),
             written=script.written,
         )
         return without_secrets(reading, secrets_of(script.commands))
+
+
+def _carriage_returns(file: SourceFile, launches: Iterable[Launch]) -> Iterator[Note]:
+    """The launch lines of a file saved with Windows line ends; the first says it for all.
+
+    A line with a comment behind the launch is left out: there the carriage return belongs to the comment.
+    """
+    if "\r" not in file.text:
+        return
+    lines = file.text.split("\n")
+    for span in sorted(launch.span for launch in launches if launch.span.path == file.path):
+        line = lines[span.line - 1]
+        if not line.endswith("\r") or "#" in line[span.column - 1 :]:
+            continue
+        yield Note(
+            NoteKind.LINE_ENDING,
+            "this line ends in a carriage return (Windows line ends), which the shell makes part of its last word",
+            Span(file.path, span.line, span.column, span.line, len(line), span.snippet),
+        )
+        return

@@ -71,31 +71,35 @@ def input_unreadable(job: Job) -> Iterator[Verdict]:
     "input-malformed",
     severity=Severity.ERROR,
     profile="gate",
-    evidence=("https://www.deepspeed.ai/docs/config-json/", "hiyouga/LlamaFactory#1116"),
+    evidence=("https://www.deepspeed.ai/docs/config-json/", "hiyouga/LlamaFactory#1116", "NeuSpeech/EEG-To-Text#2"),
 )
 def input_malformed(job: Job) -> Iterator[Verdict]:
     """A file of the job breaks the grammar that its reader expects.
 
     What it checks:
-        Every JSON configuration and hostfile that a launch uses, and every script, parses as what it is.
+        Every JSON configuration and hostfile that a launch uses, and every script, parses as what it is. No line
+        that starts ranks ends in a carriage return, as in a shell script saved with Windows line ends.
 
     Why it matters:
         DeepSpeed and the launchers read these files when the job has already been queued and started, and stop
-        at the first character they cannot read.
+        at the first character they cannot read. A shell keeps the carriage return as part of the last word, so that
+        the program's name or its last argument is wrong, and a backslash before it continues no line.
 
     Example:
         A `ds_config.json` with a missing comma, or a hostfile line `worker-1 slots=eight`.
 
     Fix:
-        Correct the file at the place the finding points at.
+        Correct the file at the place the finding points at; line ends with `dos2unix` or `sed -i 's/\\r$//'`.
 
     Known limits:
         DeepSpeed's own reader forgives a missing comma at the end of a line, comments and single quotes; that is an
         error only where Hugging Face's trainer reads the file. A template (Jinja, Helm, `${VAR}`) is filled in
         before use: it is unknown, not faulty. A shell or Python file that could be read only in part is unknown,
-        because preflight's own grammar may be the one that is behind.
+        because preflight's own grammar may be the one that is behind. Windows line ends are only reported where a
+        launch line has one and no comment behind it; a checkout that git converted is reported as it lies there.
 
     Evidence:
+        NeuSpeech/EEG-To-Text#2 (carriage returns break the launch line);
         DeepSpeed configuration reference; hiyouga/LlamaFactory#1116 (a value of the wrong type stops the run).
     """
     broken: set[str] = set()
@@ -106,6 +110,15 @@ def input_malformed(job: Job) -> Iterator[Verdict]:
         elif note.kind is NoteKind.MALFORMED:
             broken.add(note.span.path)
             yield _malformed(job, note)
+        elif note.kind is NoteKind.LINE_ENDING:
+            broken.add(note.span.path)
+            yield failed(
+                note.span.path,
+                f"{note.span.path}:{note.span.line}: {note.message}.",
+                at=note.span,
+                remedy=f"Save it with Unix line ends: `dos2unix {note.span.path}` or"
+                f" `sed -i 's/\\r$//' {note.span.path}`.",
+            )
     for file in job.files:
         if file.path not in broken:
             yield passed(file.path)
