@@ -177,7 +177,7 @@ def lint(paths: tuple[Path, ...], root: Path | None, **judging: Any) -> int:
     type=click.IntRange(1, 100_000),
     help="Training steps of the smoke run.",
 )
-@_deadline("--open-deadline", 9.0, "For reaching a node.")
+@_deadline("--open-deadline", 8.0, "For reaching a node.")
 @_deadline("--node-deadline", 10.0, "For the facts of a node.")
 @_deadline("--link-deadline", 10.0, "For one round of links.")
 @_deadline("--smoke-deadline", 60.0, "For the smoke run.", least=1, most=3600)

@@ -62,7 +62,7 @@ class CheckOptions:
     until: str = "smoke"
     keep_going: bool = False
     steps: int | None = None
-    open_deadline: float = 9.0
+    open_deadline: float = 8.0
     node_deadline: float = 10.0
     link_deadline: float = 10.0
     smoke_deadline: float = 60.0
