@@ -1,0 +1,2 @@
+import torch, deepspeed
+from transformers import Trainer, HfArgumentParser, TrainingArguments
