@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 Result = tuple[Flow, "bool | None"]
 _NAME = re.compile(r"[A-Za-z_]\w*")
+_LINE_END = re.compile(r"(?<!\\)\n")
 _ASSIGNED = re.compile(r"[A-Za-z_]\w*=")
 _SETS_UP = re.compile(
     r"(module|ml|spack|conda|mamba|micromamba|source|\.)\s+(load|add|use|swap|purge|activate)\b"
@@ -42,8 +43,14 @@ def run_command(machine: Machine, state: State, document: Document, node: Node, 
     written: list[Node] = []
     prefixes: list[Node] = []
     own = list(redirects)
+    start = node.start_byte
     for index, child in enumerate(node.children):
         field = node.field_name_for_child(index)
+        if prefixes and not written and child.type != "comment" and _on_a_later_line(document, prefixes[-1], child):
+            # The grammar takes `A=1 B=2` on a line of its own for prefixes of the command on the next one.
+            for each in prefixes:
+                declarations.assign(machine, state, document, each)
+            prefixes, start = [], child.start_byte
         if child.type == "variable_assignment":
             prefixes.append(child)
         elif field == "redirect" or child.type.endswith("_redirect"):
@@ -54,7 +61,7 @@ def run_command(machine: Machine, state: State, document: Document, node: Node, 
         if redirect.type == "heredoc_redirect":
             index_of = redirect.field_name_for_child
             written += [c for i, c in enumerate(redirect.children) if index_of(i) == "argument" and c.is_named]
-    place = document.place(node.start_byte, node.end_byte)
+    place = document.place(start, node.end_byte)
     assigned = [found for each in prefixes if (found := declarations.evaluated(machine, state, document, each))]
     fields = expand.fields(machine, state, document, written)
     heredocs.record(machine, state, document, own, fields)
@@ -80,6 +87,11 @@ def run_command(machine: Machine, state: State, document: Document, node: Node, 
         return _call(call, name_of, *function)
     builtin = _BUILTINS.get(name_of)
     return record(call) if builtin is None else builtin(call)
+
+
+def _on_a_later_line(document: Document, before: Node, node: Node) -> bool:
+    """Whether a line ends between two nodes without a backslash that continues it."""
+    return bool(_LINE_END.search(document.text[before.end_byte : node.start_byte]))
 
 
 class Call:

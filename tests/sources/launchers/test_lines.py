@@ -219,3 +219,23 @@ def test_a_comment_speaks_of_all_lines_of_a_continued_command(text: str, lines: 
 )
 def test_nonsense_is_no_crash(text: str) -> None:
     read(text.replace("\x00", "�"))
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "A=8 B=3\ntorchrun --nnodes=$A train.py",
+        "A=8 B=3\r\ntorchrun --nnodes=$A train.py",
+        "A=8 B=3\n\n# how many\nC=1 D=2\ntorchrun --nnodes=$A train.py",
+        "A=8 B=3\nexport A\ntorchrun --nnodes=$A train.py",
+    ],
+)
+def test_assignments_on_a_line_of_their_own_are_no_prefixes_of_the_next_command(script: str) -> None:
+    nodes = only(read(script), "nodes")
+    assert nodes.value == Known(8)
+    assert read(script).launches[0].id == f"run.sh:{nodes.span.line}"
+
+
+def test_assignments_on_a_line_of_their_own_do_not_reach_the_next_command() -> None:
+    assert read("RANK=0 WORLD_SIZE=2\npython train.py").launches == ()
+    assert values(read("RANK=0 WORLD_SIZE=2 \\\n  python train.py"))["world_size"] == 2
