@@ -225,3 +225,9 @@ def test_nothing_stands_outside_the_vocabulary(tmp_path: Path) -> None:
         assert all(type(item) is kind for item in claim.alternatives), claim
         assert isinstance(claim.strength, Strength) and claim.span.line >= 1
         assert claim.alternatives or isinstance(claim.value, Unresolved)
+
+
+def test_a_launch_over_ssh_is_one_launch_however_it_is_quoted(tmp_path: Path) -> None:
+    lines = "ssh node1 torchrun --nnodes=2 t.py &\nssh node2 'cd /w && torchrun --nnodes=2 t.py'\n"
+    (job,) = build(tmp_path, {"run.sh": lines}, "run.sh")
+    assert [launch.id for launch in job.launches] == ["run.sh:1", "run.sh:2"]

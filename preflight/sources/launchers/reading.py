@@ -80,6 +80,8 @@ def read_commands(
     for command in commands:
         if len(result.launches) >= _MOST_LAUNCHES:
             break
+        if _is_read_inside(command, commands):
+            continue
         line = launch_line(command, header if batch else None, ids)
         if line is None:
             continue
@@ -94,6 +96,12 @@ def read_commands(
             notes=(*result.notes, *reading.notes),
         )
     return replace(result, claims=tuple(dict.fromkeys(claims)))
+
+
+def _is_read_inside(command: Command, commands: Sequence[Command]) -> bool:
+    """Whether the rest of this very line (`ssh node1 torchrun ...`) stands among the commands as an inner one."""
+    places = {word.span for word in command.words}
+    return any(inner.outer is command and inner.words and inner.words[0].span in places for inner in commands)
 
 
 @dataclass(frozen=True, slots=True)
