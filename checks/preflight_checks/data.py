@@ -176,18 +176,18 @@ def shard_list_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
 
     Evidence: NVIDIA/Megatron-LM#1355, EleutherAI/gpt-neox#919, PaddlePaddle/Paddle#18956.
     """
-    looked_at = False
-    for item in _wanted(job):
+    wanted = list(_wanted(job))
+    if not wanted:
+        yield not_applicable("data files", "the files spell no data path")
+    for item in wanted:
         have = {node: state for node, state in _states(facts, item.path)[0].items() if not state.problem and state.kind}
         if not have:
+            yield unknown(f"files of {item.path}", "it was seen on no node (see DAT011)")
             continue
-        looked_at = True
         wrong = list(_judge_shards(item, have))
         yield from wrong
         if not wrong:
             yield passed(f"files of {item.path} on {len(have)} nodes")
-    if not looked_at:
-        yield not_applicable("data files", "no data path was seen on any node")
 
 
 def _judge_shards(item: _Wanted, have: dict[str, PathState]) -> Iterator[Verdict]:

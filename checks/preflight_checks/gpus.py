@@ -9,7 +9,7 @@ from preflight.judgement import Verdict, check, failed, not_applicable, passed, 
 from preflight.outcome import Confidence, Evidence, Severity
 from preflight.recording import Facts, Fleet, Unavailable
 from preflight.request import Request, probe_name
-from preflight_checks.demands import fold, gpu_claims, largest
+from preflight_checks.demands import fold, gpu_claims, largest, unseen
 from preflight_checks.majority import split
 from preflight_checks.probes.gpus import Gpus, gpus
 
@@ -134,14 +134,20 @@ def gpu_model(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Evidence: NVIDIA/aicr#1858.
     """
+    if not gpu_claims(job):
+        yield not_applicable("GPU models", "nothing in the job asks for GPUs")
+        return
+    blind = tuple(unseen(facts, gpus, "GPU models"))
+    yield from blind
     models = {
         node: fold(sorted({_model(item.name, item.memory_bytes) for item in value.gpus if not item.problem}))
         for node, value in facts.observed(gpus).items()
         if value.gpus
     }
     found = split(models)
-    if found is None or not gpu_claims(job):
-        yield not_applicable("GPU models", "no GPUs are needed, or none were seen")
+    if found is None:
+        if not blind:
+            yield unknown("GPU models", "no node shows a GPU (see GPU011)")
     elif not found.odd:
         yield passed(f"{found.common} on {len(models)} nodes")
     else:

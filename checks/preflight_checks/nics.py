@@ -18,6 +18,7 @@ from preflight_checks.demands import (
     is_loopback,
     owner,
     store_endpoints,
+    unseen,
 )
 from preflight_checks.interface_filter import (
     Chosen,
@@ -338,10 +339,16 @@ def interface_mtu(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Evidence: NVIDIA/nccl#1524, NVIDIA/nccl#1957.
     """
+    if len(fleet.nodes) < 2:
+        yield not_applicable("MTU", "the job has one node")
+        return
+    blind = tuple(unseen(facts, interfaces, "MTU"))
+    yield from blind
     choices = _choices(job, facts)
     found = split({node: c.interface.mtu for node, c in choices.items() if c.interface.mtu is not None})
     if found is None or len(found.agreeing) + len(found.odd) < 2:
-        yield not_applicable("MTU", "fewer than two nodes with a chosen interface")
+        if not blind:
+            yield unknown("MTU", "which interface the job will use is known on fewer than two nodes")
         return
     if not found.odd:
         yield passed(f"MTU {found.common} on {len(found.agreeing)} nodes")

@@ -186,10 +186,16 @@ def driver_skew(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Evidence: NVIDIA/nccl#1328, NVIDIA/nccl#969.
     """
+    if not gpu_claims(job):
+        yield not_applicable("drivers", "nothing in the job asks for GPUs")
+        return
+    blind = tuple(unseen(facts, gpus, "drivers"))
+    yield from blind
     drivers = {node: value.driver for node, value in facts.observed(gpus).items() if value.driver}
     found = split(drivers)
-    if found is None or not gpu_claims(job):
-        yield not_applicable("drivers", "no GPUs are needed, or no driver was seen")
+    if found is None:
+        if not blind:
+            yield unknown("drivers", "no node shows a driver (see VER001)")
     elif not found.odd:
         yield passed(f"driver {found.common} on {len(drivers)} nodes")
     else:

@@ -128,7 +128,7 @@ def test_the_odd_mtu_is_named() -> None:
 def test_equal_mtus_pass_and_unknown_ones_do_not_fail() -> None:
     same = facts(*(node(f"node{i}", nic("eth0", f"10.0.0.{i}")) for i in range(2)))
     assert statuses(judge(interface_mtu, job(**NCCL), fleet(2), same)) == {"pass"}
-    assert statuses(judge(interface_mtu, job(**NCCL), fleet(2), facts())) == {"not-applicable"}
+    assert statuses(judge(interface_mtu, job(**NCCL), fleet(2), facts())) == {"unknown"}
 
 
 def test_the_suggestion_is_the_interface_of_the_network_the_others_use() -> None:

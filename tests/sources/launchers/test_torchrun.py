@@ -42,7 +42,7 @@ def test_nodes_are_required_and_processes_set_where_the_options_stand() -> None:
 def test_a_unique_beginning_of_an_option_counts_as_in_argparse() -> None:
     assert values(read("torchrun --nproc 4 --nno 2 --standal t.py"))["processes_per_node"] == 4
     # `--rdzv` could be four options; argparse refuses it, and so nothing is claimed.
-    assert "rendezvous_endpoint" not in values(read("torchrun --rdzv_e=a:1 --rdzv=x t.py", path="a.sh")) or True
+    assert "rendezvous_endpoint" not in values(read("torchrun --rdzv=a:1 t.py"))
     assert values(read("torchrun --rdzv_e=a:1 t.py"))["rendezvous_endpoint"] == "a:1"
 
 
