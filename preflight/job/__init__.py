@@ -12,7 +12,7 @@ from preflight.job.job import (
     Suppression,
     strongest,
 )
-from preflight.job.span import Span, span_of
+from preflight.job.span import Places, Span, span_of
 from preflight.job.value import Known, OneOf, Plain, Unresolved, Value, alternatives, as_int, join, lift, one_of
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "Note",
     "NoteKind",
     "OneOf",
+    "Places",
     "Plain",
     "Reference",
     "Relation",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 
 #: A snippet is for a person to recognise the place; longer lines are cut.
@@ -35,3 +36,33 @@ def span_of(path: str, text: str, start: int, end: int) -> Span:
     line_end = text.find("\n", line_start)
     snippet = text[line_start : line_end if line_end >= 0 else len(text)].rstrip("\r")
     return Span(path, line, start - line_start + 1, end_line, end - end_line_start + 1, snippet[:LONGEST_SNIPPET])
+
+
+class Places:
+    """Spans of one text, each found by the offsets of its lines: for whoever asks for many.
+
+    `span_of` looks through the whole text for every span, which for a file with as many claims as lines would take
+    time that grows with the square of its length.
+    """
+
+    def __init__(self, path: str, text: str) -> None:
+        self._path, self._text = path, text
+        self._starts = [0]
+        position = text.find("\n")
+        while position >= 0:
+            self._starts.append(position + 1)
+            position = text.find("\n", position + 1)
+
+    def span(self, start: int, end: int) -> Span:
+        """The span of `text[start:end]`, as `span_of` gives it."""
+        start = max(0, min(start, len(self._text)))
+        end = max(start, min(end, len(self._text)))
+        line, end_line = self.line(start), self.line(end)
+        begin, end_begin = self._starts[line - 1], self._starts[end_line - 1]
+        stop = self._starts[line] - 1 if line < len(self._starts) else len(self._text)
+        snippet = self._text[begin:stop].rstrip("\r")[:LONGEST_SNIPPET]
+        return Span(self._path, line, start - begin + 1, end_line, end - end_begin + 1, snippet)
+
+    def line(self, offset: int) -> int:
+        """The line, counted from 1, on which a character stands."""
+        return bisect_right(self._starts, offset)

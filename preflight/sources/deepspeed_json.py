@@ -27,7 +27,8 @@ from preflight.job import (
 )
 from preflight.sources.base import Reading, SourceFile, Tree
 from preflight.sources.comments import suppressions
-from preflight.sources.lenient_json import Fault, Kind, Node, parse
+from preflight.sources.lenient_json import parse
+from preflight.sources.structured import Fault, Kind, Node
 
 #: More faults of one file tell a reader nothing new.
 MOST_NOTES = 20

@@ -7,11 +7,11 @@ missing comma (as the error recovery of tree-sitter's grammar does) would state 
 
 from __future__ import annotations
 
-import enum
 import re
 from dataclasses import dataclass, field
 
 from preflight.job import Plain
+from preflight.sources.structured import Document, Fault, Kind, Member, Node
 
 #: Deeper nesting is no configuration; Python's own recursion limit must never be met.
 DEEPEST = 60
@@ -34,57 +34,6 @@ _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
 _WORDS: dict[str, Plain] = {"true": True, "false": False, "null": None}
 _PYTHON_WORDS: dict[str, Plain] = {"True": True, "False": False, "None": None}
-
-
-class Kind(enum.Enum):
-    """What stands at a place."""
-
-    OBJECT = "object"
-    ARRAY = "array"
-    SCALAR = "scalar"
-    TEMPLATE = "template"
-    BROKEN = "broken"
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """One value; `text[start:end]` is how it is written, `value` what a scalar is."""
-
-    kind: Kind
-    start: int
-    end: int
-    value: Plain = None
-    members: tuple[Member, ...] = ()
-    items: tuple[Node, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """One `"key": value` of an object."""
-
-    key: str
-    key_start: int
-    key_end: int
-    node: Node
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """A place that is not JSON. `hjson`: DeepSpeed's own reader (Hjson) accepts it all the same."""
-
-    message: str
-    start: int
-    end: int
-    hjson: bool = False
-    template: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Document:
-    """What could be read, and what could not."""
-
-    root: Node | None
-    faults: tuple[Fault, ...]
 
 
 def parse(text: str) -> Document:

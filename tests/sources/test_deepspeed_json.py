@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from preflight.job import Claim, Known, NoteKind, Scope, Strength, Unresolved, Value
 from preflight.job.quantities import is_known
-from preflight.sources import lenient_json
+from preflight.sources import lenient_json, structured
 from preflight.sources.base import Reading, SourceFile
 from preflight.sources.deepspeed_json import MOST_NOTES, DeepSpeedSource
 from preflight.sources.tree import MemoryTree
@@ -167,10 +167,10 @@ _JSON = st.recursive(
 )
 
 
-def _plain(node: lenient_json.Node) -> object:
-    if node.kind is lenient_json.Kind.OBJECT:
+def _plain(node: structured.Node) -> object:
+    if node.kind is structured.Kind.OBJECT:
         return {member.key: _plain(member.node) for member in node.members}
-    if node.kind is lenient_json.Kind.ARRAY:
+    if node.kind is structured.Kind.ARRAY:
         return [_plain(item) for item in node.items]
     return node.value
 

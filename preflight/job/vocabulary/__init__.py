@@ -1,0 +1,1 @@
+"""Every quantity a source may state, one module for each subject."""

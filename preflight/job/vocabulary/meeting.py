@@ -1,0 +1,15 @@
+"""How ranks find each other."""
+
+from preflight.job.quantity import Quantity
+
+MEETING = (
+    Quantity("rendezvous_backend", str, "torchrun back end: static, c10d, etcd ..."),
+    Quantity("rendezvous_endpoint", str, "host[:port] given to --rdzv_endpoint"),
+    Quantity("rendezvous_id", str, "job id given to --rdzv_id"),
+    Quantity("standalone", bool, "torchrun --standalone: a single-node rendezvous of its own"),
+    Quantity("master_addr", str, "host name or address of rank 0's store"),
+    Quantity("master_port", int, "TCP port of rank 0's store"),
+    Quantity("backend", str, "process-group back end: nccl, gloo, mpi ..."),
+    Quantity("process_group_timeout_s", int, "time-out of collectives", "s"),
+    Quantity("max_restarts", int, "times the launcher restarts a failed group"),
+)

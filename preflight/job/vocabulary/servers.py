@@ -1,0 +1,14 @@
+"""Parameter servers."""
+
+from preflight.job.quantity import Quantity
+
+SERVERS = (
+    Quantity("ps_mode", bool, "the launch starts parameter servers and trainers, not a collective job"),
+    Quantity("ps_servers", int, "parameter servers in all", "servers"),
+    Quantity("ps_workers", int, "trainers in all", "trainers"),
+    Quantity("ps_server_endpoints", tuple, "host:port of every parameter server, in index order"),
+    Quantity("ps_worker_endpoints", tuple, "host:port of every trainer, in index order"),
+    Quantity("ps_role", str, "role of the process: PSERVER, TRAINER ..."),
+    Quantity("ps_index", int, "index of the process among those of its role"),
+    Quantity("ps_current_endpoint", str, "the process's own host:port"),
+)
