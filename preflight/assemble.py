@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from preflight.companions import companions
 from preflight.job import (
     WHOLE_JOB,
     Claim,
@@ -105,6 +106,7 @@ def _directory_jobs(assembly: _Assembly, walked: Walked) -> list[Job]:
         referred.update(file.path for job in built[path] for file in job.files if file.path != path)
     entries = [path for path in built if path not in referred]
     joined = siblings(entries, built)
+    joined |= companions([path for path in entries if path not in joined], built)
     jobs: list[Job] = []
     for path in entries:
         members = joined.get(path, ())

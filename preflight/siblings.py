@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from preflight.job import Job, Known, Launch
+from preflight.job import WHOLE_JOB, Job, Known, Scope
 
+#: A name that counts the nodes of a job: node0.sh, n1.sh, worker-2.yaml, start_machine3.sh.
+_NODE_BY_NUMBER = re.compile(r"(?:^|.*[-_.])(?:node|n|worker|trainer|machine|host|server|rank|sv)[-_]?\d+\.[a-z]+")
 #: What may differ between the names of sibling scripts.
 _PART_OF_NAME = re.compile(r"\d+|server|pserver|worker|trainer|master|slave|head|main|node|rank|machine|host|ps|[-_. ]")
 
@@ -15,7 +17,9 @@ def siblings(entries: Sequence[str], built: Mapping[str, Sequence[Job]]) -> dict
     """For each entry that is one of several parts of a job, all parts in order.
 
     Guesswork: the same training script under names that differ in numbers and roles, or the same known endpoint;
-    and each launch says another node rank, rank, role or index.
+    and each launch (or each configuration of a node) says another node rank, rank, role or index. Files that their
+    names number as the nodes of a job, as many as it has nodes, belong together also where two say the same rank:
+    that is then the fault.
     """
     joined: dict[str, tuple[str, ...]] = {}
     for key_of in (_same_script, _same_endpoint):
@@ -25,7 +29,7 @@ def siblings(entries: Sequence[str], built: Mapping[str, Sequence[Job]]) -> dict
             if key is not None:
                 groups.setdefault(key, []).append(path)
         for group in groups.values():
-            if _are_parts(group, built):
+            if _are_parts(group, built) or _are_numbered_nodes(group, built):
                 joined.update(dict.fromkeys(group, tuple(group)))
     return joined
 
@@ -45,9 +49,9 @@ def _same_script(path: str, jobs: Sequence[Job]) -> tuple[str, ...] | None:
 
 def _same_endpoint(path: str, jobs: Sequence[Job]) -> tuple[str, ...] | None:
     """Folder and the known place where the ranks meet."""
-    if len(jobs) != 1 or not jobs[0].launches:
+    if len(jobs) != 1:
         return None
-    job, scope = jobs[0], jobs[0].launches[0].scope
+    job, scope = jobs[0], _scopes(jobs[0])[0]
     servers = job.value("ps_server_endpoints", scope)
     where = (
         (servers,) if isinstance(servers, Known) else tuple(job.value(n, scope) for n in ("master_addr", "master_port"))
@@ -58,20 +62,40 @@ def _same_endpoint(path: str, jobs: Sequence[Job]) -> tuple[str, ...] | None:
         or Known("localhost") in where
     ):
         return None
-    return (path.rpartition("/")[0], *(str(value) for value in where))
+    # A script and a configuration with the same endpoint are no two parts of one kind.
+    kind = "launch" if job.launches else job.files[0].kind if job.files else ""
+    return (path.rpartition("/")[0], kind, *(str(value) for value in where))
 
 
-def _part(job: Job, launch: Launch) -> tuple[str, ...] | None:
+def _scopes(job: Job) -> tuple[Scope, ...]:
+    """The scope of each launch; of the whole where a configuration stands alone."""
+    return tuple(launch.scope for launch in job.launches) or (WHOLE_JOB,)
+
+
+def _part(job: Job, scope: Scope) -> tuple[str, ...] | None:
     """Which part of a job a launch is: its node, rank, or role and index; None when it does not say."""
     found = []
     for name in ("node_rank", "rank", "ps_role", "ps_index", "ps_current_endpoint"):
-        value = job.value(name, launch.scope)
+        value = job.value(name, scope)
         if isinstance(value, Known):
             found.append(f"{name}={value.value}")
     return tuple(found) or None
 
 
+def _parts(group: Sequence[str], built: Mapping[str, Sequence[Job]]) -> list[tuple[str, ...] | None]:
+    return [_part(job, scope) for path in group for job in built[path] for scope in _scopes(job)]
+
+
 def _are_parts(group: Sequence[str], built: Mapping[str, Sequence[Job]]) -> bool:
     """Whether several scripts each say which part of the job they are, and none says the same as another."""
-    parts = [_part(job, launch) for path in group for job in built[path] for launch in job.launches]
+    parts = _parts(group, built)
     return len(group) > 1 and None not in parts and len(set(parts)) == len(parts)
+
+
+def _are_numbered_nodes(group: Sequence[str], built: Mapping[str, Sequence[Job]]) -> bool:
+    """Whether the files are numbered like nodes, are as many as the job has, and each says which one it is."""
+    if len(group) < 2 or not all(_NODE_BY_NUMBER.fullmatch(path.rpartition("/")[2].lower()) for path in group):
+        return False
+    parts = _parts(group, built)
+    nodes = {job.value("nodes", scope) for path in group for job in built[path] for scope in _scopes(job)}
+    return None not in parts and nodes == {Known(len(group))}

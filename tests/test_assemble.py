@@ -132,9 +132,24 @@ def test_scripts_named_together_are_one_certain_job(tmp_path: Path) -> None:
     assert not job.probable and len(job.launches) == 2
 
 
-@pytest.mark.parametrize(
-    "other", [NODE.format(0, 1), "torchrun --nnodes=2 train.py\n", NODE.format(1, 9).replace("train", "x")]
-)
+def test_scripts_numbered_like_the_nodes_are_one_job_also_where_two_say_the_same_rank(tmp_path: Path) -> None:
+    (job,) = build(tmp_path, {"node0.sh": NODE.format(0, 1), "node1.sh": NODE.format(0, 1)})
+    assert job.probable and [job.value("node_rank", launch.scope) for launch in job.launches] == [Known(0), Known(0)]
+    for several in (("node0.sh", "node1.sh", "node2.sh"), ("fast1.sh", "fast2.sh")):
+        jobs = build(tmp_path / f"of{len(several)}", dict.fromkeys(several, NODE.format(0, 1)))
+        assert len(jobs) == len(several), "three scripts for two nodes, or names that speak of no nodes"
+
+
+def test_the_one_configuration_beside_the_one_launch_that_wants_it_belongs_to_it(tmp_path: Path) -> None:
+    start = "deepspeed --num_gpus 4 train.py\n"
+    (job,) = build(tmp_path / "a", {"run.sh": start, "ds.json": DS})
+    assert job.probable and sorted(names(job)) == ["ds.json", "run.sh"]
+    for other in ({"run2.sh": start}, {"ds2.json": DS}, {"run.sh": "torchrun train.py\n"}):
+        jobs = build(tmp_path / str(sorted(other)), {"run.sh": start, "ds.json": DS} | other)
+        assert not any(job.probable for job in jobs), other
+
+
+@pytest.mark.parametrize("other", ["torchrun --nnodes=2 train.py\n", NODE.format(1, 9).replace("train", "x")])
 def test_other_scripts_of_a_folder_are_no_siblings(tmp_path: Path, other: str) -> None:
     jobs = build(tmp_path, {"node0.sh": NODE.format(0, 1), "node1.sh": other})
     assert len(jobs) == 2 and not any(job.probable for job in jobs)
