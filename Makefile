@@ -5,7 +5,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench schema clean
+.PHONY: help demo test lint format bench schema tables clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -42,6 +42,9 @@ bench: $(VENV)/.installed ## the benchmarks, as ratios against a peer in the sam
 schema: $(VENV)/.installed ## write the committed JSON Schemas anew
 	$(BIN)/preflight schema report > docs/report.schema.json
 	$(BIN)/preflight schema recording > docs/recording.schema.json
+
+tables: $(VENV)/.installed ## generate the tables of launcher options anew (fetches the pinned distributions)
+	$(BIN)/python -m tools.tables
 
 clean: ## remove the virtual environment and caches
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache

@@ -13,10 +13,11 @@ PACKAGES = ("preflight", "checks/preflight_checks", "rules/preflight_rules", "re
 #: What a part must not import, wherever in its modules: what stands above it.
 ABOVE = {
     "preflight/job": r"preflight\.(?!job\b)",
-    "preflight/sources": r"preflight\.(?!job\b|sources\b|redact\b)",
+    "preflight/sources": r"preflight\.(?!job\b|sources\b|tables\b|redact\b)",
+    "preflight/tables": r"preflight\.(?!job\b|tables\b)",
     "preflight/node": r"preflight\.(?!node\b)",
     "preflight/executors": r"preflight\.(?!executors\b|job\b|node\b|recording\b)",
-    "rules/preflight_rules": r"preflight\.(?!job\b|judgement\b|outcome\b)|preflight_checks|reference_trainer",
+    "rules/preflight_rules": r"preflight\.(?!job\b|judgement\b|outcome\b|tables\b)|preflight_checks|reference_trainer",
     "checks/preflight_checks/probes": r"preflight\.(?!node\b)|preflight_checks\.(?!probes\b)",
     "reference_trainer": r"preflight\.(?!node\b)|preflight_checks|preflight_rules",
 }
@@ -27,10 +28,16 @@ def modules(folder: str) -> list[Path]:
     return sorted(path for path in (ROOT / folder).rglob("*.py") if path.name != "__init__.py")
 
 
+def is_generated(path: Path) -> bool:
+    """Whether it is a table that `make tables` writes; the description speaks of all of them at once."""
+    return path.parent.name == "tables" and path.stem != "row"
+
+
 def test_every_module_is_named_in_the_description() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text()
     named = set(re.findall(r"(\w+)\.py\b", text)) | set(re.findall(r"`(\w+)`", text))
     missing = [path for folder in PACKAGES for path in modules(folder) if path.stem not in named]
+    missing = [path for path in missing if not is_generated(path)]
     assert not missing, [str(path.relative_to(ROOT)) for path in missing]
 
 

@@ -1,7 +1,8 @@
 """The `deepspeed` launcher: it reads a hostfile and reaches the other nodes itself (pdsh by default).
 
-Source of options and defaults: deepspeed/launcher/runner.py, DeepSpeed 0.18. It ignores MASTER_ADDR and
-MASTER_PORT of the environment; without `--master_addr` it asks the first host of the hostfile for its address.
+The options are generated (preflight/tables). Source of defaults: deepspeed/launcher/runner.py. It ignores
+MASTER_ADDR and MASTER_PORT of the environment; without `--master_addr` it asks the first host of the hostfile for its
+address.
 """
 
 from __future__ import annotations
@@ -21,47 +22,15 @@ from preflight.job import (
     lift,
 )
 from preflight.sources.base import LaunchLine, Reading, Tree
-from preflight.sources.launchers.options import Given, Scanned, scan, table, texts
+from preflight.sources.launchers.options import Given, Scanned, generated, scan, texts
 from preflight.sources.launchers.paths import paths_of, relative
 from preflight.sources.launchers.starting import started
 from preflight.sources.launchers.stating import Stating, as_text
+from preflight.tables.deepspeed_runner import DEEPSPEED_RUNNER
 
 _DEFAULT_PORT = 29500
-_OPTIONS = table(
-    {
-        "hostfile": "-H --hostfile",
-        "include": "-i --include",
-        "exclude": "-e --exclude",
-        "num_nodes": "--num_nodes",
-        "min_elastic_nodes": "--min_elastic_nodes",
-        "max_elastic_nodes": "--max_elastic_nodes",
-        "num_gpus": "--num_gpus --num_accelerators",
-        "master_port": "--master_port",
-        "master_addr": "--master_addr",
-        "node_rank": "--node_rank",
-        "launcher": "--launcher",
-        "launcher_args": "--launcher_args",
-        "enable_each_rank_log": "--enable_each_rank_log",
-        "autotuning": "--autotuning",
-        "comment": "--comment",
-        "account": "--account",
-        "bind_core_list": "--bind_core_list",
-        "ssh_port": "--ssh_port",
-        "venv_script": "--venv_script",
-    },
-    {
-        "module": "--module",
-        "no_python": "--no_python",
-        "no_local_rank": "--no_local_rank",
-        "no_ssh": "--no_ssh",
-        "no_ssh_check": "--no_ssh_check",
-        "force_multi": "--force_multi",
-        "save_pid": "--save_pid",
-        "elastic_training": "--elastic_training",
-        "bind_cores_to_rank": "--bind_cores_to_rank",
-        "help": "-h --help",
-    },
-)
+#: The last two are of DeeperSpeed, the fork that gpt-neox is started with.
+_OPTIONS = generated(DEEPSPEED_RUNNER, valued={"comment": "--comment", "account": "--account"})
 
 
 class DeepSpeedReader:

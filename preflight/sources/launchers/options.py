@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from preflight.job import Known, OneOf, Span, Unresolved, Value, alternatives, lift
 from preflight.sources.base import NO_VALUE, Word
+from preflight.tables.row import Generated
 
 #: A program is looked for this many words behind one that may stand for several.
 _FARTHEST = 200
@@ -96,6 +97,28 @@ def table(
             for spelling in spellings.split():
                 options[spelling] = Option(dest, takes)
     return Table(options, abbreviations=abbreviations, interleaved=interleaved, single_dash=single_dash)
+
+
+def generated(
+    *tables: Generated,
+    renamed: Mapping[str, str] | None = None,
+    valued: Mapping[str, str] | None = None,
+    flags: Mapping[str, str] | None = None,
+    abbreviations: bool = True,
+    interleaved: bool = False,
+) -> Table:
+    """A table from generated ones, the first one winning, with `--help` and what `valued` and `flags` add to them.
+
+    `renamed` gives options of the parser the name by which the reader knows them. Options whose number of values
+    is not fixed are taken to have one.
+    """
+    options = dict(table(valued, {"help": "-h --help", **(flags or {})}).options)
+    for rows in tables:
+        for row in rows.rows:
+            option = Option((renamed or {}).get(row.dest, row.dest), int(row.takes) if row.takes.isdigit() else 1)
+            for spelling in row.spellings:
+                options.setdefault(spelling, option)
+    return Table(options, abbreviations=abbreviations, interleaved=interleaved)
 
 
 def scan(words: Sequence[Word], known: Table) -> Scanned:

@@ -1,15 +1,16 @@
 """`python -m paddle.distributed.launch` and `fleetrun`, collective and parameter-server, all generations.
 
-Sources: paddle/distributed/launch/context/args_envs.py and controllers/{collective,ps}.py (PaddlePaddle 3.x), and
-paddle/distributed/fleet/launch.py (2.0 to 2.2), whose flags 3.x still takes in its legacy mode. Unlike elsewhere a
-variable wins over its option: `set_env_in_args` overwrites the parsed options.
+The options are generated (preflight/tables). Sources of the rest: paddle/distributed/launch/context/args_envs.py and
+controllers/{collective,ps}.py (PaddlePaddle 3.x), and paddle/distributed/fleet/launch.py (2.0 to 2.2), whose flags 3.x
+still takes in its legacy mode. Unlike elsewhere a variable wins over its option: `set_env_in_args` overwrites the
+parsed options.
 """
 
 from __future__ import annotations
 
 from preflight.job import Known, Plain, Relation, Strength, Unresolved, Value, alternatives, as_int, lift
 from preflight.sources.base import LaunchLine, Reading, Tree
-from preflight.sources.launchers.options import Scanned, scan, table, texts
+from preflight.sources.launchers.options import Scanned, generated, scan, texts
 from preflight.sources.launchers.starting import started
 from preflight.sources.launchers.stating import (
     Said,
@@ -22,49 +23,31 @@ from preflight.sources.launchers.stating import (
     said,
     said_by,
 )
+from preflight.tables.paddle_fleet_launch import PADDLE_FLEET_LAUNCH
+from preflight.tables.paddle_launch import PADDLE_LAUNCH
 
-_OPTIONS = table(
-    {
-        "master": "--master --etcd_server --elastic_server",
-        "legacy": "--legacy",
-        "rank": "--rank",
-        "log_level": "--log_level",
-        "log_overwrite": "--log_overwrite",
-        "sort_ip": "--sort_ip",
-        "enable_gpu_log": "--enable_gpu_log",
-        "nnodes": "--nnodes --np",
-        "nproc_per_node": "--nproc_per_node",
-        "log_dir": "--log_dir",
-        "run_mode": "--run_mode",
-        "job_id": "--job_id",
-        "devices": "--devices --gpus --npus --xpus --selected_gpus --selected_xpus --selected_devices",
-        "host": "--host --node_ip",
-        "ips": "--ips --cluster_node_ips",
-        "start_port": "--start_port --started_port",
-        "auto_parallel_config": "--auto_parallel_config",
-        "auto_cluster_config": "--auto_cluster_config",
-        "auto_tuner_json": "--auto_tuner_json",
-        "servers": "--servers",
-        "trainers": "--trainers --workers",
-        "heter_workers": "--heter_workers",
-        "trainer_num": "--trainer_num --worker_num",
-        "server_num": "--server_num",
-        "heter_worker_num": "--heter_worker_num",
-        "http_port": "--http_port",
-        "gloo_port": "--gloo_port",
-        "with_gloo": "--with_gloo",
-        "max_restart": "--max_restart",
-        "elastic_level": "--elastic_level",
-        "elastic_timeout": "--elastic_timeout",
-        "backend": "--backend",
-        "ranks": "--ranks",
-        "enable_rank_mapping": "--enable_rank_mapping",
-        "rank_mapping_path": "--rank_mapping_path",
-        "cluster_topo_path": "--cluster_topo_path",
-        "scale": "--scale",
-        "force": "--force",
+_OPTIONS = generated(
+    PADDLE_LAUNCH,
+    PADDLE_FLEET_LAUNCH,
+    renamed={
+        "np": "nnodes",
+        "gpus": "devices",
+        "xpus": "devices",
+        "elastic_server": "master",
+        "workers": "trainers",
+        "worker_num": "trainer_num",
     },
-    {"use_paddlecloud": "--use_paddlecloud", "print_config": "--print_config", "help": "-h --help"},
+    # Of the launchers of Paddle 1.x (paddle/distributed/launch.py and launch_ps.py, 1.8).
+    valued={
+        "ips": "--cluster_node_ips",
+        "host": "--node_ip",
+        "start_port": "--started_port",
+        "devices": "--selected_devices",
+        "master": "--etcd_server",
+        "ranks": "--ranks",
+        "rank_mapping": "--enable_rank_mapping",
+    },
+    flags={"use_paddlecloud": "--use_paddlecloud", "print_config": "--print_config"},
 )
 #: args_envs.py, `env_args_mapping`.
 _VARIABLES = {

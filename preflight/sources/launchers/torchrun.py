@@ -1,6 +1,7 @@
 """torchrun, `python -m torch.distributed.run` and `python -m torch.distributed.launch`.
 
-Source of options, defaults and precedence: torch/distributed/run.py, launch.py and argparse_util.py of torch 2.13.
+The options are generated (preflight/tables). Source of defaults and precedence: torch/distributed/run.py, launch.py and
+argparse_util.py of torch 2.13.
 An option wins over `PET_<OPTION>` in the environment, and that over the default. torchrun does *not* read
 MASTER_ADDR or MASTER_PORT: without `--master-addr` the rendezvous of `--nnodes=2` is at 127.0.0.1, whatever the
 script exports.
@@ -10,49 +11,14 @@ from __future__ import annotations
 
 from preflight.job import Known, Relation, Strength, Unresolved, Value, as_int, lift
 from preflight.sources.base import LaunchLine, Reading, Tree, Variable
-from preflight.sources.launchers.options import scan, table, texts
+from preflight.sources.launchers.options import generated, scan, texts
 from preflight.sources.launchers.starting import started
 from preflight.sources.launchers.stating import Said, Stating, as_text, endpoint, node_range, said, said_by
+from preflight.tables.torch_launch import TORCH_LAUNCH
+from preflight.tables.torchrun import TORCHRUN
 
 _LEGACY = "torch.distributed.launch"
-_OPTIONS = table(
-    {
-        "nnodes": "--nnodes",
-        "nproc_per_node": "--nproc-per-node --nproc_per_node",
-        "rdzv_backend": "--rdzv-backend --rdzv_backend",
-        "rdzv_endpoint": "--rdzv-endpoint --rdzv_endpoint",
-        "rdzv_id": "--rdzv-id --rdzv_id",
-        "rdzv_conf": "--rdzv-conf --rdzv_conf",
-        "max_restarts": "--max-restarts --max_restarts",
-        "monitor_interval": "--monitor-interval --monitor_interval",
-        "start_method": "--start-method --start_method",
-        "event_log_handler": "--event-log-handler --event_log_handler",
-        "role": "--role",
-        "log_dir": "--log-dir --log_dir",
-        "redirects": "-r --redirects",
-        "tee": "-t --tee",
-        "local_ranks_filter": "--local-ranks-filter --local_ranks_filter",
-        "duplicate_stdout_filters": "--duplicate-stdout-filters --duplicate_stdout_filters",
-        "duplicate_stderr_filters": "--duplicate-stderr-filters --duplicate_stderr_filters",
-        "node_rank": "--node-rank --node_rank",
-        "master_addr": "--master-addr --master_addr",
-        "master_port": "--master-port --master_port",
-        "local_addr": "--local-addr --local_addr",
-        "logs_specs": "--logs-specs --logs_specs",
-        "numa_binding": "--numa-binding --numa_binding",
-        "signals_to_handle": "--signals-to-handle --signals_to_handle",
-        "shutdown_timeout": "--shutdown-timeout --shutdown_timeout",
-    },
-    {
-        "standalone": "--standalone",
-        "module": "-m --module",
-        "no_python": "--no-python --no_python",
-        "run_path": "--run-path --run_path",
-        "virtual_local_rank": "--virtual-local-rank --virtual_local_rank",
-        "use_env": "--use-env --use_env",
-        "help": "-h --help",
-    },
-)
+_OPTIONS = generated(TORCHRUN, TORCH_LAUNCH)
 #: What torchrun takes when neither option nor variable says anything.
 _STATIC_PORT = 29500
 _C10D_PORT = 29400

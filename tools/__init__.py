@@ -1,0 +1,1 @@
+"""Programs for whoever maintains preflight; nothing of the package imports them."""

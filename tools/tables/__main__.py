@@ -1,0 +1,64 @@
+"""Writes the tables: all of them, or those that are named."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import preflight.tables
+from preflight.tables.row import Row
+from tools.tables.extract import rows_of
+from tools.tables.fetch import FetchError, reader
+from tools.tables.target import Target
+from tools.tables.targets import TARGETS
+from tools.tables.write import key_of, merged, module_text
+
+FOLDER = Path(preflight.tables.__file__).parent
+
+
+def main(names: list[str]) -> int:
+    """Write the named tables (all without names); 1 when one could not be made."""
+    unknown = set(names) - {target.name for target in TARGETS}
+    if unknown:
+        print(f"no such table: {', '.join(sorted(unknown))}", file=sys.stderr)
+        return 2
+    failed = 0
+    written = []
+    for target in TARGETS:
+        if names and target.name not in names:
+            continue
+        try:
+            rows = _rows(target)
+        except (FetchError, SyntaxError) as error:
+            print(f"{target.name}: {error}", file=sys.stderr)
+            failed = 1
+            continue
+        path = FOLDER / f"{target.name}.py"
+        path.write_text(module_text(target, rows), encoding="utf-8")
+        written.append(str(path))
+        print(f"{target.name}: {len(rows)} rows")
+    if written:
+        ruff = [sys.executable, "-m", "ruff"]
+        subprocess.run([*ruff, "format", "--quiet", *written], check=True)
+        subprocess.run([*ruff, "check", "--quiet", "--fix", *written], check=True)
+    return failed
+
+
+def _rows(target: Target) -> tuple[Row, ...]:
+    by_version = []
+    for version in target.versions:
+        read = reader(target.distribution, version, installed=target.installed)
+        found: dict[tuple[str, str], Row] = {}
+        for part in target.parts:
+            text = read(part.path)
+            for row in rows_of(text, part) if text is not None else ():
+                found.setdefault(key_of(row), row)
+        if not found:
+            raise FetchError(f"{target.distribution} {version} declares nothing in {target.parts[0].path}")
+        by_version.append((version, tuple(found.values())))
+    return merged(by_version)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,63 @@
+"""What a table is generated from."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class How(enum.Enum):
+    """How options stand in a file."""
+
+    #: `parser.add_argument("--nnodes", type=str, default="1:1")`
+    ARGPARSE = "argparse"
+    #: `@click.option("--head", is_flag=True)` above a function
+    CLICK = "click"
+    #: `learning_rate: float = field(default=5e-5)` in a class: dataclasses, pydantic models, named tuples
+    FIELDS = "fields"
+    #: `TRAIN_BATCH_SIZE = "train_batch_size"` at the top of a module
+    CONSTANTS = "constants"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One file of a distribution, and which of its declarations count.
+
+    Args:
+        path: inside the distribution, as in its wheel (`torch/distributed/run.py`); a version may lack it.
+        how: how options stand there.
+        names: functions (argparse, click), classes (fields) or prefixes of names (constants); empty means all.
+        flags: custom argparse actions, or functions that make one, whose options take no value.
+        both_dashes: the program accepts `--a_b` and `--a-b` wherever one of them is declared.
+        option: for fields: how a field is spelled on a command line, `--{}`; empty for keys of a file.
+    """
+
+    path: str
+    how: How
+    names: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+    both_dashes: bool = False
+    option: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One table.
+
+    Args:
+        name: of the module and, in capitals, of the table.
+        program: what the table describes, as a person would name it.
+        distribution: as on the package index.
+        versions: oldest first.
+        date: the day these versions were chosen (ISO).
+        parts: where the options stand; of an option declared twice the first counts.
+        installed: read the distribution that is installed here instead of fetching it; for those too large to fetch.
+    """
+
+    name: str
+    program: str
+    distribution: str
+    versions: tuple[str, ...]
+    date: str
+    parts: tuple[Part, ...]
+    installed: bool = False
