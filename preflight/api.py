@@ -25,6 +25,7 @@ def lint(
     *,
     root: str | Path | None = None,
     configuration: Configuration | None = None,
+    exclude: Sequence[str] = (),
 ) -> Report:
     """Judge the jobs in `paths` from their files alone. Nothing in them is executed.
 
@@ -32,12 +33,15 @@ def lint(
         paths: files or directories; several files named together are read as one job.
         root: directory that references may not leave, and to which paths in the report are relative. Without it
             the nearest directory above that holds all paths and the working directory.
+        exclude: patterns, as in a `.gitignore` at the root, of what is not looked for in directories; files that are
+            named, or that a job refers to, are read all the same.
 
     Raises:
-        UsageError: a path does not exist, or lies outside `root`; `configuration` names an unknown rule.
+        UsageError: a path does not exist, or lies outside `root`; `configuration` names an unknown rule; a pattern of
+            `exclude` is none.
     """
     wanted = _configured(configuration, catalog.rules())
-    jobs = jobs_in(paths, root=root)
+    jobs = jobs_in(paths, root=root, exclude=exclude)
     return judge(
         Recording(
             jobs=jobs,
@@ -105,11 +109,13 @@ def crashed(error: BaseException, *, verb: str) -> Report:
     return report.crashed(error, verb=verb, created=_now(), version=__version__)
 
 
-def jobs_in(paths: Sequence[str | Path], *, root: str | Path | None = None) -> tuple[Job, ...]:
-    """The jobs that the files in `paths` describe.
+def jobs_in(
+    paths: Sequence[str | Path], *, root: str | Path | None = None, exclude: Sequence[str] = ()
+) -> tuple[Job, ...]:
+    """The jobs that the files in `paths` describe; `exclude` as for `lint`.
 
     Raises:
-        UsageError: a path does not exist, or lies outside `root`.
+        UsageError: a path does not exist, or lies outside `root`; a pattern of `exclude` is none.
     """
     from preflight.assemble import assemble
 
@@ -127,7 +133,7 @@ def jobs_in(paths: Sequence[str | Path], *, root: str | Path | None = None) -> t
         place = path.resolve() if whole else path.absolute().parent.resolve() / path.name
         if place != held and held not in place.parents:
             raise UsageError(f"{path} lies outside --root {top}; name a root that holds it")
-    return assemble(top, chosen, sources=catalog.sources())
+    return assemble(top, chosen, sources=catalog.sources(), exclude=exclude)
 
 
 def _common_root(paths: Sequence[Path]) -> Path:

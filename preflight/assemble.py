@@ -46,13 +46,15 @@ _TEST_WORDS = re.compile(r"^[ \t]*(?:async )?def test_|^(?:import|from) (?:pytes
 _SUBMITS = re.compile(r"\bsbatch\b")
 
 
-def assemble(root: Path, paths: Sequence[str | Path], *, sources: Sequence[Source]) -> tuple[Job, ...]:
+def assemble(
+    root: Path, paths: Sequence[str | Path], *, sources: Sequence[Source], exclude: Sequence[str] = ()
+) -> tuple[Job, ...]:
     """The jobs that `paths` (files or directories inside `root`) describe, by name.
 
     Files named together form one job, except that each of several batch scripts is a submission of its own. In a
-    directory every recognised file that no other refers to starts a job, unit tests excepted; sibling scripts for
-    the nodes of one job (node0.sh, node1.sh) form one that is marked probable. What cannot be read becomes a note,
-    never an exception.
+    directory every recognised file that no other refers to starts a job, unit tests and what the patterns of `exclude`
+    fit excepted; sibling scripts for the nodes of one job (node0.sh, node1.sh) form one that is marked probable. What
+    cannot be read becomes a note, never an exception.
     """
     assembly = _Assembly(DirectoryTree(root), tuple(sources))
     named: list[str] = []
@@ -68,7 +70,7 @@ def assemble(root: Path, paths: Sequence[str | Path], *, sources: Sequence[Sourc
     for path in paths:
         found = _below(root, Path(path))
         if (root / found).is_dir():
-            walked = walk(root, found)
+            walked = walk(root, found, exclude=exclude)
             fresh = replace(walked, files=tuple(file for file in walked.files if file not in done))
             jobs.extend(_directory_jobs(assembly, fresh))
             done.update(file.path for job in jobs for file in job.files)

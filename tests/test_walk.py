@@ -3,7 +3,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from preflight import walk as module
+from preflight.errors import UsageError
 from preflight.walk import walk
 
 
@@ -33,6 +36,41 @@ def test_ignored_files_are_left_out(tmp_path: Path) -> None:
     )
     (tmp_path / ".gitignore").write_text("# made\n\nout/\ngen?.sh\n/top.sh\nb/**/e.sh\n!b/e.sh\n" + "*a" * 50 + "\n")
     assert walk(tmp_path, ".").files == ("a/keep.sh", "a/top.sh", "b/e.sh")
+    assert walk(tmp_path, "a").files == ("a/keep.sh", "a/top.sh")
+    # Who names an ignored folder means it.
+    assert walk(tmp_path, "out").files == ("out/x.sh",)
+
+
+def test_the_innermost_ignore_file_that_says_something_decides(tmp_path: Path) -> None:
+    make(tmp_path, "a/x.sh", "a/b/x.sh", "a/b/y.sh", "y.sh", "a/b/c/y.sh")
+    (tmp_path / ".gitignore").write_text("x.sh\ny.sh\n\\\n[\n")
+    (tmp_path / "a" / "b" / ".gitignore").write_text("!x.sh\n!/y.sh\n")
+    assert walk(tmp_path, ".").files == ("a/b/x.sh", "a/b/y.sh")
+
+
+def test_what_the_user_excludes_is_left_out(tmp_path: Path) -> None:
+    make(tmp_path, "a/x.sh", "b/x.sh", "b/a/x.sh", "c.sh")
+    (tmp_path / ".gitignore").write_text("!*.sh\n")
+    assert walk(tmp_path, ".", exclude=["/a", "c.*"]).files == ("b/x.sh", "b/a/x.sh")
+    with pytest.raises(UsageError, match="no pattern"):
+        walk(tmp_path, ".", exclude=["!"])
+
+
+def test_where_a_name_says_nothing_the_first_bytes_do(tmp_path: Path) -> None:
+    make(tmp_path, "Dockerfile.train", "hostfile.4", ".env", ".envrc", "job.lsf", "train.list")
+    (tmp_path / "start.node0").write_text("#!/usr/bin/env bash\necho\n")
+    (tmp_path / "big.run").write_text("#BSUB -n 4\necho\n")
+    (tmp_path / "notes.2024").write_text("what was said\n")
+    (tmp_path / "run.sh.j2").write_text("#!/bin/bash\n{{ x }}\n")
+    os.mkfifo(tmp_path / "pipe.run")
+    found = walk(tmp_path, ".").files
+    assert found == (".env", "Dockerfile.train", "big.run", "hostfile.4", "job.lsf", "start.node0", "train.list")
+
+
+def test_other_peoples_folders_are_left_out_unless_named(tmp_path: Path) -> None:
+    make(tmp_path, "third_party/x.sh", "pkg/testdata/y.yaml", "tools/pyvenv.cfg", "tools/bin/run", "here.sh")
+    assert walk(tmp_path, ".").files == ("here.sh",)
+    assert walk(tmp_path, "pkg/testdata").files == ("pkg/testdata/y.yaml",)
 
 
 def test_links_to_folders_are_not_entered(tmp_path: Path) -> None:
