@@ -9,6 +9,7 @@ from __future__ import annotations
 from preflight.job.quantity import Quantity
 from preflight.job.vocabulary.context import CONTEXT
 from preflight.job.vocabulary.meeting import MEETING
+from preflight.job.vocabulary.scheduling import SCHEDULING
 from preflight.job.vocabulary.script import SCRIPT
 from preflight.job.vocabulary.servers import SERVERS
 from preflight.job.vocabulary.sizes import SIZES
@@ -17,7 +18,9 @@ from preflight.job.vocabulary.starting import STARTING
 ENVIRONMENT_PREFIX = "env."
 
 QUANTITIES: dict[str, Quantity] = {
-    quantity.name: quantity for subject in (STARTING, MEETING, SIZES, SERVERS, SCRIPT, CONTEXT) for quantity in subject
+    quantity.name: quantity
+    for subject in (STARTING, SCHEDULING, MEETING, SIZES, SERVERS, SCRIPT, CONTEXT)
+    for quantity in subject
 }
 
 

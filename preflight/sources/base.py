@@ -135,6 +135,8 @@ class Command:
         repeated: stands in a loop that could not be unrolled.
         directory: where it runs, relative to the root, when a `cd` before it could be followed; else None.
         prelude: set-up lines before it (`module load`, `conda activate`, `source venv/bin/activate`), as written.
+        background: ends in `&`, so that nothing sees how it ends unless somebody waits for it by its id.
+        pipe: the program at the end of the pipe it stands in (`tee`), whose status the shell takes for its own.
     """
 
     words: tuple[Word, ...]
@@ -146,6 +148,8 @@ class Command:
     repeated: bool = False
     directory: str | None = None
     prelude: tuple[Word, ...] = ()
+    background: bool = False
+    pipe: str = ""
 
 
 @dataclass(frozen=True, slots=True)

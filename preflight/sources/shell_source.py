@@ -31,9 +31,10 @@ class ShellSource:
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
         """State what the script's header and its launches claim."""
-        from preflight.sources.launchers import slurm
+        from preflight.sources.launchers import slurm, slurm_header
         from preflight.sources.launchers.reading import read_commands
         from preflight.sources.launchers.stating import Stating
+        from preflight.sources.launchers.steps import state_steps
         from preflight.sources.shell import evaluate
 
         script = evaluate(file, tree)
@@ -41,9 +42,11 @@ class ShellSource:
         header = {} if _HETEROGENEOUS.search(file.text) else slurm.from_directives(script.directives)
         stating = Stating("slurm", scope)
         slurm.state(stating, header)
+        slurm_header.state_header(stating, header, script.directives if header else ())
         launches = read_commands(script.commands, header, tree, batch=bool(script.directives))
+        steps = state_steps(script.commands, header, file.text) if header else ()
         reading = Reading(
-            claims=(*stating.claims, *launches.claims),
+            claims=(*stating.claims, *launches.claims, *steps),
             launches=launches.launches,
             references=(*script.references, *launches.references),
             notes=(*script.notes, *launches.notes, *_carriage_returns(file, launches.launches)),

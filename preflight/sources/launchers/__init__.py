@@ -7,12 +7,17 @@ default (Strength.DEFAULT, placed at the launcher's word, left out where `$ARGS`
 `#SBATCH` (whole job)
     source `slurm`, all S: nodes, min_nodes (`2-4`), tasks, tasks_per_node, gpus_per_node (--gpus-per-node,
     --gres=gpu, or --gpus / nodes), gpus_per_task, cpus_per_task, memory_per_node_mib, time_limit_s,
-    partition, hosts, working_directory; tasks and tasks_per_node also from each other and nodes (with
+    partition, hosts, working_directory, gpu_type, gpu_bind, memory_per_cpu_mib, memory_per_gpu_mib, exclusive,
+    requeue, job_array, output_file, hand_off_signal; tasks and tasks_per_node also from each other and nodes (with
     `because`)
 srun
     the same as `#SBATCH` in launch scope, so it wins there; nodes also from `-n` below the number of nodes;
     tasks_per_node 1 as D without any --ntasks; `srun -N1 -w host` (one step for each node) says only
     tasks_per_node 1
+every srun of a batch script, training or not
+    source `srun`, scope named like a launch on that line, S: step, step_nodes, step_tasks, step_tasks_per_node,
+    step_cpus_per_task, step_background, step_repeated, step_pipe, step_pipe_hides_failure,
+    step_kills_on_failure, step_module; the script's own plain_wait, failure_watch, trapped_signal
 a line without srun in a batch script
     source `slurm`, S: nodes 1 and tasks_per_node 1, spelled `torchrun (no srun in front: runs on the first
     node only)`; not for deepspeed, not behind mpirun, ssh or an unknown prefix, not where the script also

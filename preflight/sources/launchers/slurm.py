@@ -54,25 +54,33 @@ _VALUED = {
     "container_workdir": "--container-workdir",
     "container": "--container",
     "jobid": "--jobid",
+    "gpu_bind": "--gpu-bind",
+    "cpu_bind": "--cpu-bind --cpu_bind",
+    "cpus_per_gpu": "--cpus-per-gpu",
+    "ntasks_per_gpu": "--ntasks-per-gpu",
+    "mem_per_cpu": "--mem-per-cpu",
+    "mem_per_gpu": "--mem-per-gpu",
+    "constraint": "-C --constraint",
+    "array": "-a --array",
+    "output": "-o --output",
+    "signal": "--signal",
 }
 _OTHER_VALUED = (
-    "-A --account --acctg-freq -a --array --bb --bbf --bcast -b --begin --cluster-constraint -M --clusters --comment"
-    " --compress -C --constraint --container-id --container-mounts --container-name --container-env --container-save"
-    " --core-spec -S --cores-per-socket --cpu-bind --cpu_bind --cpu-freq --cpus-per-gpu --deadline --delay-boot -d"
+    "-A --account --acctg-freq --bb --bbf --bcast -b --begin --cluster-constraint -M --clusters --comment"
+    " --compress --container-id --container-mounts --container-name --container-env --container-save"
+    " --core-spec -S --cores-per-socket --cpu-freq --deadline --delay-boot -d"
     " --dependency --distribution -m --epilog -e --error -x --exclude --exclusive --export-file --extra -B"
-    " --extra-node-info -F --nodefile --gid --gpu-bind --gpu-freq --gpus-per-socket --gres-flags --group --hint -i"
-    " --input -J --job-name -K --kill-on-bad-exit -L --licenses --mail-type --mail-user --mcs-label --mem-bind"
-    " --mem-per-cpu --mem-per-gpu --mincpus --mpi --multi-prog --network --nice --ntasks-per-core"
-    " --ntasks-per-gpu --ntasks-per-socket --open-mode -o --output --power --prefer --priority --profile --prolog"
-    " --propagate -q --qos --reservation -s --signal --slurmd-debug --sockets-per-node --switches --task-epilog"
+    " --extra-node-info -F --nodefile --gid --gpu-freq --gpus-per-socket --gres-flags --group --hint -i"
+    " --input -J --job-name -L --licenses --mail-type --mail-user --mcs-label --mem-bind"
+    " --mincpus --mpi --multi-prog --network --nice --ntasks-per-core"
+    " --ntasks-per-socket --open-mode --power --prefer --priority --profile --prolog"
+    " --propagate -q --qos --reservation -s --slurmd-debug --sockets-per-node --switches --task-epilog"
     " --task-prolog --thread-spec -T --threads --threads-per-core --time-min --tmp --tres-bind --tres-per-task"
     " --uid -W --wait --wckey --x11 -X --wrap --export_env --treewidth --segment"
 )
 #: Their value is optional and only taken behind `=`.
 _OPTIONAL = (
     "--exclusive",
-    "-K",
-    "--kill-on-bad-exit",
     "--nice",
     "--propagate",
     "--x11",
@@ -92,7 +100,7 @@ SRUN = table(
         **_VALUED,
         "other": " ".join(name for name in _OTHER_VALUED.split() if name not in _OPTIONAL and name != "-s"),
     },
-    {"flag": " ".join((*_OPTIONAL, _FLAGS))},
+    {"flag": " ".join((*_OPTIONAL, _FLAGS)), "kill": "-K --kill-on-bad-exit"},
 )
 _DESTS = {spelling: dest for dest, spellings in _VALUED.items() for spelling in spellings.split()}
 #: Programs that say nothing about where training runs when srun or ssh starts them.

@@ -28,7 +28,8 @@ def run_block(machine: Machine, state: State, document: Document, nodes: Iterabl
         if not node.is_named or node.type == "comment":
             continue
         if index + 1 < len(children) and children[index + 1].type == "&":
-            run(machine, state.copy(), document, node)
+            with machine.standing(background=True):
+                run(machine, state.copy(), document, node)
             result = (Flow.NEXT, True)
             continue
         result = run(machine, state, document, node)
@@ -124,8 +125,10 @@ def _redirected(machine: Machine, state: State, document: Document, node: Node, 
 
 def _pipeline(machine: Machine, state: State, document: Document, node: Node) -> Result:
     truth: bool | None = None
-    for child in node.named_children:
-        if child.type != "comment":
+    stages = [child for child in node.named_children if child.type != "comment"]
+    reader = document.of(stages[-1]).split(None, 1)[:1] if len(stages) > 1 else []
+    for child in stages:
+        with machine.standing(pipe=reader[0] if reader and child is not stages[-1] else ""):
             _, truth = run(machine, state.copy(), document, child)
     return Flow.NEXT, truth
 

@@ -132,14 +132,11 @@ def follow(
         if text is None:
             return
     shell = _shell(machine, state, found, fields)
-    machine.outer.append(command)
-    try:
+    with machine.inside(command):
         if text is not None:
             _run_text(machine, shell, text, found, place)
         elif path is not None:
             _run_file(machine, shell, state, path, found)
-    finally:
-        machine.outer.pop()
 
 
 def _find(fields: Sequence[Field], place: Place) -> _Inner | None:

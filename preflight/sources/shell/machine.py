@@ -54,6 +54,8 @@ class Machine:
     depth: int = 0
     expansion_depth: int = 0
     quiet: int = 0
+    background: bool = False
+    pipe: str = ""
     _noted: set[tuple[str, int, int]] = field(default_factory=set)
 
     def step(self, cost: int = 1) -> None:
@@ -88,6 +90,28 @@ class Machine:
         finally:
             self.conditions.pop()
 
+    @contextmanager
+    def standing(self, *, background: bool = False, pipe: str = "") -> Iterator[None]:
+        """Commands emitted inside run in the background, or write into a pipe."""
+        before = self.background, self.pipe
+        self.background, self.pipe = background or self.background, pipe or self.pipe
+        try:
+            yield
+        finally:
+            self.background, self.pipe = before
+
+    @contextmanager
+    def inside(self, command: Command) -> Iterator[None]:
+        """Commands emitted inside belong to a shell of their own, which `command` starts."""
+        before = self.background, self.pipe
+        self.background, self.pipe = False, ""
+        self.outer.append(command)
+        try:
+            yield
+        finally:
+            self.outer.pop()
+            self.background, self.pipe = before
+
     def emit(self, state: State, fields: Sequence[Field], place: Place) -> Command | None:
         """Record a command that the script would run; None where commands are not recorded (inside `$( )`)."""
         if self.quiet:
@@ -106,6 +130,8 @@ class Machine:
             self.repeated > 0,
             state.directory,
             tuple(word_of(item) for item in state.prelude),
+            self.background,
+            self.pipe,
         )
         self.commands.append(command)
         return command

@@ -19,6 +19,7 @@ def test_directives_speak_of_the_whole_job() -> None:
         "tasks_per_node": Known(8),
         "tasks": Known(32),
         "gpus_per_node": Known(8),
+        "gpu_type": Known("a100"),
         "time_limit_s": Known(36 * 3600),
         "memory_per_node_mib": Known(64 * 1024),
         "partition": Known("gpu"),
