@@ -22,6 +22,7 @@ from preflight_rules.reading import (
     roots,
     spoken,
     subjects,
+    texts,
     undecided,
     why_unresolved,
 )
@@ -274,7 +275,11 @@ def _within_slots(job: Job, launch: Launch) -> Verdict | None:
     """mpirun starts no more processes than a hostfile has slots, unless it is told to oversubscribe."""
     tasks = job.setting("tasks", launch.scope)
     slots = [c for c in job.about("host_slots") if c.scope.launch in ("", launch.id)]
-    if "mpirun" not in launch.wrappers or not tasks or not slots or "oversubscribe" in launch.span.snippet:
+    starter = next((name for name in ("mpirun", "horovodrun") if name in launch.wrappers), None)
+    allowed = job.setting("oversubscribe", launch.scope) or texts(
+        job_value(job.setting("mpi_implementation", launch.scope))
+    ) == ("mpich",)
+    if starter is None or not tasks or not slots or allowed:
         return None
     hosts = [value for c in job.setting("hosts", launch.scope) for value in c.alternatives]
     if len(hosts) != 1 or not isinstance(hosts[0], tuple) or len(hosts[0]) != len(slots):
@@ -286,13 +291,20 @@ def _within_slots(job: Job, launch: Launch) -> Verdict | None:
     there = sum(max(numbers(c.value), default=0) for c in slots)
     if not asked or min(asked) <= there:
         return passed(launch.id)
+    stops = (
+        "mpirun stops with 'not enough slots available'"
+        if starter == "mpirun"
+        else "horovodrun stops with 'Requested more processes than there are available slots'"
+    )
+    listed = slots[0].span == slots[-1].span and len(slots) > 1
+    place = quoted(slots[0]) if listed or slots[0].source != "hostfile" else slots[0].span.path
     return failed(
         launch.id,
-        f"{quoted(tasks[0])} asks for {counted(min(asked), 'process', 'processes')}, but {slots[0].span.path} has"
-        f" {counted(there, 'slot')}: mpirun stops with 'not enough slots available'.",
+        f"{quoted(tasks[0])} asks for {counted(min(asked), 'process', 'processes')}, but {place} has"
+        f" {counted(there, 'slot')}: {stops}.",
         at=tasks[0],
-        also=tuple((c, "slots") for c in slots[:8]),
-        remedy=f"Ask for at most {there} processes, or raise the slots in {slots[0].span.path}.",
+        also=tuple((c, "slots") for c in (slots[:1] if listed else slots[:8])),
+        remedy=f"Ask for at most {there} processes, or raise the slots in {place}.",
     )
 
 

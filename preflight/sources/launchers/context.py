@@ -64,13 +64,9 @@ def state_context(
         )
     for wrapper in wrappers:
         _state_container(stating, wrapper)
-        if wrapper.name == "mpirun":
-            own = Stating("mpirun", line.scope, line.command.condition)
-            references.extend(mpi.state(own, wrapper.scanned, line, tree))
-            stating.claims.extend(own.claims)
-        elif wrapper.name == "horovodrun":
-            own = Stating("horovodrun", line.scope, line.command.condition)
-            references.extend(mpi.state(own, wrapper.scanned, line, tree))
+        if wrapper.name in ("mpirun", "horovodrun"):
+            own = Stating(wrapper.name, line.scope, line.command.condition)
+            references.extend(mpi.state(own, wrapper.scanned, wrapper.word, line, tree))
             stating.claims.extend(own.claims)
     return stating, references
 

@@ -1,34 +1,45 @@
 """mpirun, mpiexec and horovodrun: how many copies they start, and where.
 
-Options: Open MPI 4.1 and 5.0 `mpirun(1)`, MPICH 4 / Intel MPI `mpiexec.hydra`, Horovod 0.28 runner/launch.py.
+Options: Open MPI 4.1 and 5.0 `mpirun(1)`, MPICH 4 / Intel MPI `mpiexec.hydra`; those of horovodrun are generated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import posixpath
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
-from preflight.job import Plain, Reference, Strength, Value, as_int, lift
-from preflight.sources.base import LaunchLine, Tree
-from preflight.sources.launchers.options import Option, Scanned, Table, table, texts
+from preflight.job import Known, Plain, Reference, Strength, Unresolved, Value, as_int, lift
+from preflight.sources.base import LaunchLine, Tree, Word
+from preflight.sources.launchers.options import Given, Option, Scanned, Table, generated, table, text_of, texts
 from preflight.sources.launchers.paths import paths_of, relative
-from preflight.sources.launchers.stating import Stating
+from preflight.sources.launchers.stating import Stating, as_text
+from preflight.tables.horovodrun import HOROVODRUN
 
-#: Options that take two words.
-_TWO = ("-mca", "--mca", "-gmca", "--gmca", "-genv", "-env", "--prtemca", "--pmixmca")
+#: Slots of more hosts than this are not stated one by one.
+_MOST_HOSTS = 256
+
+#: Options of two words: a parameter of Open MPI, a variable of MPICH and Intel MPI.
+_PARAMETERS = ("-mca", "--mca", "-gmca", "--gmca", "--prtemca", "--pmixmca")
+_VARIABLES = ("-genv", "-env", "--genv", "--env")
 _MPI = table(
     {
         "np": "-np --np -n --n -c --c",
         "host": "-H -host --host -hosts --hosts",
         "hostfile": "-hostfile --hostfile -machinefile --machinefile -f --default-hostfile",
         "per_node": "-npernode --npernode -ppn --ppn -N --N -perhost --perhost",
+        "map_by": "-map-by --map-by",
         "export": "-x",
         "wdir": "-wdir --wdir -wd --wd",
-        "other": "-map-by --map-by -bind-to --bind-to -rank-by --rank-by --oversubscribe-limit -prefix --prefix"
+        "other": "-bind-to --bind-to -rank-by --rank-by --oversubscribe-limit -prefix --prefix"
         " -rf --rankfile -output-filename --output-filename --tune -am --am -path --path --timeout --personality"
-        " -genvlist -envlist -iface -rmk -bootstrap -launcher -bind-to --pernode-limit --dvm --report-pid",
+        " -genvlist -envlist -iface -rmk -bootstrap -launcher -bind-to --pernode-limit --dvm --report-pid"
+        " -output --output --runtime-options -display --display --mca-base-env-list -configfile --app -app",
     },
     {
-        "flag": "--allow-run-as-root -allow-run-as-root --oversubscribe -oversubscribe --nooversubscribe -tag-output"
+        "oversubscribe": "--oversubscribe -oversubscribe",
+        "flag": "--allow-run-as-root -allow-run-as-root --nooversubscribe -tag-output"
         " --tag-output -timestamp-output --timestamp-output -v --verbose -q --quiet -verbose --display-map"
         " -display-map --display-allocation -report-bindings --report-bindings --bind-to-none -bind-to-none"
         " -nolocal --nolocal -pernode --pernode --novm -novm -l -print-rank-map -genvall -genvnone -bynode --bynode"
@@ -37,33 +48,40 @@ _MPI = table(
     abbreviations=False,
     single_dash=True,
 )
-MPI = Table({**_MPI.options, **{name: Option("two", 2) for name in _TWO}}, abbreviations=False, single_dash=True)
-HOROVOD = table(
+MPI = Table(
     {
-        "np": "-np --num-proc",
-        "host": "-H --hosts",
-        "hostfile": "-hostfile --hostfile",
-        "min_np": "--min-np --min-num-proc",
-        "max_np": "--max-np --max-num-proc",
-        "slots": "--slots-per-host",
-        "other": "-p --ssh-port -i --ssh-identity-file --start-timeout --network-interfaces --nics --nic"
-        " --output-filename --config-file --fusion-threshold-mb --cycle-time-ms --cache-capacity --timeline-filename"
-        " --log-level --mpi-args --host-discovery-script --reset-limit --blacklist-cooldown-range"
-        " --stall-check-warning-time-seconds --stall-check-shutdown-time-seconds --num-nccl-streams"
-        " --elastic-timeout --autotune-log-file --thread-affinity --gloo-timeout-seconds --binding-args",
-    },
-    {
-        "flag": "--gloo --mpi --jsrun --verbose --disable-cache --autotune --no-autotune --hierarchical-allreduce"
-        " --no-hierarchical-allreduce --timeline-mark-cycles --stall-check --no-stall-check --tcp -v -cb"
-        " --prefix-output-with-timestamp --disable-prefix-output"
+        **_MPI.options,
+        **{name: Option("mca", 2) for name in _PARAMETERS},
+        **{name: Option("variable", 2, pair=True) for name in _VARIABLES},
     },
     abbreviations=False,
     single_dash=True,
 )
+HOROVOD = generated(
+    HOROVODRUN,
+    renamed={"num_proc": "np", "hosts": "host", "min_num_proc": "min_np", "max_num_proc": "max_np"},
+    abbreviations=False,
+    single_dash=True,
+)
+#: Options that only one family of MPI has, and programs that belong to it.
+_OPEN_MPI = re.compile(
+    r"--?(?:g?mca|prtemca|pmixmca|x|allow-run-as-root|npernode|pernode|tag-output|report-bindings|oversubscribe)\b"
+)
+_HYDRA = re.compile(r"--?(?:genv|env|genvall|genvlist|ppn|perhost|f|hosts|iface|rmk|bootstrap|print-rank-map)\b")
+_PROGRAMS = {
+    "orterun": "openmpi",
+    "prterun": "openmpi",
+    "mpirun.openmpi": "openmpi",
+    "mpiexec.openmpi": "openmpi",
+    "mpiexec.hydra": "mpich",
+    "mpirun.mpich": "mpich",
+    "mpiexec.mpich": "mpich",
+}
 
 
-def state(stating: Stating, scanned: Scanned, line: LaunchLine, tree: Tree) -> Iterator[Reference]:
-    """State tasks, hosts and slots; yields the hostfile's reference."""
+def state(stating: Stating, scanned: Scanned, word: Word, line: LaunchLine, tree: Tree) -> Iterator[Reference]:
+    """State tasks, hosts and slots, and what Open MPI's parameters set; yields the hostfile's reference."""
+    _state_program(stating, scanned, word)
     # Who starts the tasks decides, whatever the allocation would hold.
     stating.given("tasks", scanned.last("np"), as_int, strength=Strength.SCHEDULER)
     stating.given("tasks_per_node", scanned.last("per_node"), lambda value: as_int(lift(_first_number, value)))
@@ -78,6 +96,7 @@ def state(stating: Stating, scanned: Scanned, line: LaunchLine, tree: Tree) -> I
         )
         if scanned.last("per_node") is None:
             _state_spread(stating, scanned)
+        _state_slots(stating, hosts)
     stating.given("working_directory", scanned.last("wdir"))
     given = scanned.last("hostfile")
     if given is None:
@@ -86,6 +105,67 @@ def state(stating: Stating, scanned: Scanned, line: LaunchLine, tree: Tree) -> I
         target = relative(path, line, tree)
         if target is not None:
             yield Reference(target, "hostfile", given.span, line.scope)
+
+
+def _state_program(stating: Stating, scanned: Scanned, word: Word) -> None:
+    """Which MPI it is, as far as its options tell, and what concerns the one alone."""
+    name = _PROGRAMS.get(posixpath.basename(text_of(word) or ""))
+    if name is None and any(_OPEN_MPI.match(given.spelling) for given in scanned.given):
+        name = "openmpi"
+    elif name is None and any(_HYDRA.match(given.spelling) for given in scanned.given):
+        name = "mpich"
+    if name is not None and stating.source == "mpirun":
+        stating.say("mpi_implementation", Known(name), word.span, word.spelling)
+    if name == "openmpi":
+        stating.say("passed_variables", _passed(scanned), word.span, word.spelling)
+    mapped = scanned.last("map_by")
+    over = scanned.last("oversubscribe")
+    if mapped is not None and any("oversubscribe" in text.lower() for text in texts(mapped.value)):
+        over = mapped
+    stating.given("oversubscribe", over, lambda _: Known(True))
+    for given in scanned.every("mca"):
+        for text in texts(given.value):
+            parameter, _, value = text.partition(" ")
+            stating.given(f"env.OMPI_MCA_{parameter}", given, _always(value))
+    stating.given("min_tasks", scanned.last("min_np"), as_int)
+    stating.given("max_tasks", scanned.last("max_np"), as_int)
+    stating.given("host_discovery", scanned.last("host_discovery_script"), as_text)
+    for controller in ("gloo", "mpi", "jsrun"):
+        stating.given("controller", scanned.last(f"use_{controller}"), _always(controller))
+    # horovodrun hands the list on to both.
+    stating.given("env.NCCL_SOCKET_IFNAME", scanned.last("nics"), as_text)
+
+
+def _passed(scanned: Scanned) -> Value:
+    """The names behind every `-x`."""
+    if scanned.incomplete:
+        return Unresolved("further options that are not known here")
+    names: dict[str, None] = {}
+    for given in scanned.every("export"):
+        found = texts(given.value)
+        if not found:
+            return Unresolved(f"what `{given.spelling}` stands for")
+        names.update(dict.fromkeys(part.partition("=")[0] for text in found for part in text.split(",")))
+    return Known(tuple(names))
+
+
+def _always(text: str) -> Callable[[Value], Value]:
+    return lambda _: Known(text)
+
+
+def _state_slots(stating: Stating, hosts: Given) -> None:
+    """`-H a:4,b:4`: how many processes each host takes. What a bare name stands for differs from MPI to MPI."""
+    found = texts(hosts.value)
+    if len(found) != 1 or not all(":" in part for part in found[0].split(",")):
+        return
+    counts: dict[str, int] = {}
+    try:
+        for name, slots in _pairs(found[0]):
+            counts[name] = counts.get(name, 0) + slots
+    except ValueError:
+        return
+    for name, slots in list(counts.items())[:_MOST_HOSTS]:
+        stating.say("host_slots", Known(slots), hosts.span, hosts.spelling, scope=replace(stating.scope, node=name))
 
 
 def _state_spread(stating: Stating, scanned: Scanned) -> None:

@@ -19,10 +19,14 @@ _FARTHEST = 200
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option. `takes` is the number of words behind it; `dest` is what the claims call it."""
+    """One option. `takes` is the number of words behind it; `dest` is what the claims call it.
+
+    `pair`: name and value are two words or, with a `=`, one (`-genv NAME VALUE`, `-genv NAME=VALUE`).
+    """
 
     dest: str
     takes: int = 1
+    pair: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +110,7 @@ def generated(
     flags: Mapping[str, str] | None = None,
     abbreviations: bool = True,
     interleaved: bool = False,
+    single_dash: bool = False,
 ) -> Table:
     """A table from generated ones, the first one winning, with `--help` and what `valued` and `flags` add to them.
 
@@ -118,7 +123,7 @@ def generated(
             option = Option((renamed or {}).get(row.dest, row.dest), int(row.takes) if row.takes.isdigit() else 1)
             for spelling in row.spellings:
                 options.setdefault(spelling, option)
-    return Table(options, abbreviations=abbreviations, interleaved=interleaved)
+    return Table(options, abbreviations=abbreviations, interleaved=interleaved, single_dash=single_dash)
 
 
 def scan(words: Sequence[Word], known: Table) -> Scanned:
@@ -174,6 +179,8 @@ def _one(word: Word, text: str, following: Sequence[Word], known: Table) -> tupl
             return [Given(option.dest, Known(True), word.span, word.spelling)], 0
         if not following:
             return [Given(option.dest, NO_VALUE, word.span, word.spelling)], 0
+        if option.pair and "=" in head(following[0]):
+            option = Option(option.dest)
         if option.takes > 1:
             last = following[min(option.takes, len(following)) - 1]
             spelled = " ".join(item.spelling for item in (word, *following[: option.takes]))

@@ -19,10 +19,12 @@ from preflight.sources.launchers.deepspeed import DeepSpeedReader
 from preflight.sources.launchers.options import text_of
 from preflight.sources.launchers.origins import with_origins
 from preflight.sources.launchers.paddle import PaddleReader
+from preflight.sources.launchers.program import ProgramReader, is_program
 from preflight.sources.launchers.programs import is_python, python_program
 from preflight.sources.launchers.python import PythonReader, has_ranks
 from preflight.sources.launchers.torchrun import TorchrunReader
 from preflight.sources.launchers.wrappers import (
+    Peeled,
     Wrapper,
     environment_of,
     find_launcher,
@@ -34,6 +36,7 @@ from preflight.sources.launchers.wrappers import (
 #: Launchers in the order in which they are asked; plain python is tried when none of them answers.
 READERS: tuple[LauncherReader, ...] = (TorchrunReader(), DeepSpeedReader(), PaddleReader())
 _PLAIN = PythonReader()
+_PROGRAM = ProgramReader()
 #: Launches of one script that are read.
 _MOST_LAUNCHES = 100
 #: Modules and scripts that are tools, even where srun starts several of them.
@@ -143,6 +146,9 @@ def launch_line(
         program = python_program(peeled.words)
         if program is not None and posixpath.basename(text_of(program.words[0]) or "") not in _TOOLS:
             found = _Found(_PLAIN, peeled.words, peeled.words[0])
+    if found is None and _is_spread(peeled):
+        found = _Found(_PROGRAM, peeled.words, None)
+        environment = environment_of(command, peeled.wrappers)
     if found is None:
         return None
     key = f"{command.span.path}:{command.span.line}"
@@ -156,6 +162,14 @@ def launch_line(
         wrappers=tuple(wrapper.name for wrapper in peeled.wrappers if wrapper.name != "env"),
     )
     return Line(line, found, peeled.wrappers, environment, prefixed)
+
+
+def _is_spread(peeled: Peeled) -> bool:
+    """Whether mpirun stands directly in front of a program of no special kind, and starts more than one of it."""
+    if not peeled.wrappers or peeled.wrappers[-1].name not in ("mpirun", "horovodrun"):
+        return False
+    count = peeled.wrappers[-1].scanned.last("np")
+    return count is not None and count.value not in (Known("1"), Known(1)) and is_program(peeled.words[0])
 
 
 def _launcher(words: Sequence[Word]) -> _Found | None:

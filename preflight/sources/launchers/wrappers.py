@@ -161,7 +161,8 @@ def _wrapper(
     plain = rest[: kind.plain]
     if len(plain) < kind.plain:
         return None
-    assignments = tuple(_assignment(given, command) for given in scanned.every(kind.exports)) if kind.exports else ()
+    exports = [*scanned.every(kind.exports), *scanned.every("variable")] if kind.exports else []
+    assignments = tuple(_assignment(given, command) for given in exports)
     wrapper = Wrapper(
         name=PLAIN_NAMES.get(name, name),
         scanned=scanned,
@@ -184,10 +185,12 @@ def _cleans(scanned: Scanned) -> bool:
 
 
 def _assignment(given: Given, command: Command) -> Variable | None:
-    """`-x NAME=value` or `-x NAME` (the value it has here)."""
+    """`-x NAME=value`, `-x NAME` (the value it has here) or `-genv NAME value`."""
     if not isinstance(given.value, Known):
         return None
     text = str(given.value.value)
+    if given.dest == "variable" and " " in text:
+        text = text.replace(" ", "=", 1)
     name, equals, value = text.partition("=")
     if not equals:
         return command.variables.get(name) or command.environment.get(name)

@@ -239,3 +239,32 @@ def test_assignments_on_a_line_of_their_own_are_no_prefixes_of_the_next_command(
 def test_assignments_on_a_line_of_their_own_do_not_reach_the_next_command() -> None:
     assert read("RANK=0 WORLD_SIZE=2\npython train.py").launches == ()
     assert values(read("RANK=0 WORLD_SIZE=2 \\\n  python train.py"))["world_size"] == 2
+
+
+def test_mpirun_parameters_are_the_variables_they_stand_for() -> None:
+    reading = read("mpirun -np 4 -mca btl_tcp_if_include eth0 --mca btl ^openib -H a:2,b:2 python train.py")
+    assert only(reading, "env.OMPI_MCA_btl_tcp_if_include").value == Known("eth0")
+    assert only(reading, "env.OMPI_MCA_btl").value == Known("^openib")
+    assert only(reading, "mpi_implementation").value == Known("openmpi")
+    assert [c.value for c in reading.claims if c.quantity == "host_slots"] == [Known(2), Known(2)]
+
+
+def test_variables_of_intel_mpi_reach_the_ranks_in_both_spellings() -> None:
+    reading = read("mpiexec.hydra -genv A 1 -genv B=2 -ppn 4 -n 8 python train.py")
+    assert values(reading, environment=True) == {"env.A": "1", "env.B": "2"}
+    assert only(reading, "mpi_implementation").value == Known("mpich")
+    assert only(reading, "tasks_per_node").value == Known(4)
+    assert only(reading, "script").value == Known("train.py")
+
+
+def test_another_program_behind_mpirun_is_a_launch_where_several_start() -> None:
+    assert read("mpirun -np 16 --hostfile h ./all_reduce_perf -g 1").launches[0].launcher == "mpirun"
+    assert read("mpirun -np 1 ./all_reduce_perf").launches == ()
+    assert read("mpirun -np 4 hostname").launches == ()
+
+
+def test_options_of_horovodrun() -> None:
+    reading = read("horovodrun -np 4 --min-np 2 --max-np 8 --gloo --network-interface eth0 -H a:2,b:2 python t.py")
+    said = values(reading, source="horovodrun")
+    assert (said["tasks"], said["min_tasks"], said["max_tasks"], said["controller"]) == (4, 2, 8, "gloo")
+    assert only(reading, "env.NCCL_SOCKET_IFNAME").value == Known("eth0")

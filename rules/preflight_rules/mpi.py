@@ -1,0 +1,278 @@
+"""What mpirun starts, and where: slots, interfaces, variables that do not travel."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from preflight.job import Claim, Job, Launch
+from preflight.judgement import Verdict, failed, not_applicable, passed, rule
+from preflight.outcome import Confidence, Severity
+from preflight_rules.reading import (
+    certainly_several,
+    counted,
+    deciding,
+    job_value,
+    numbers,
+    placed,
+    quoted,
+    texts,
+    undecided,
+)
+
+#: Variables that decide how ranks talk to each other: they have to be the same for all of them.
+_TRAVELLING = re.compile(r"env\.(?:NCCL|GLOO|UCX|FI|RCCL|HOROVOD|TORCH_NCCL)_\w+|env\.(?:MASTER_ADDR|MASTER_PORT)")
+#: Sources whose header brings hosts and slots of its own, whatever the hostfile says.
+_SCHEDULERS = frozenset(("slurm", "pbs", "lsf", "sge"))
+
+
+def _mpi_launches(job: Job) -> Iterator[Launch]:
+    """The launches that mpirun itself starts over several hosts; those of horovodrun are its own affair."""
+    for launch in job.launches:
+        if "mpirun" in launch.wrappers:
+            yield launch
+
+
+def _scheduled(job: Job) -> bool:
+    return any(claim.source in _SCHEDULERS and not claim.scope.launch for claim in job.claims)
+
+
+def _implementation(job: Job, launch: Launch) -> tuple[str, ...]:
+    return texts(job_value(job.setting("mpi_implementation", launch.scope)))
+
+
+@rule(
+    "MPI001",
+    "mpi-hosts-without-slots",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("dstackai/dstack#2451", "open-mpi/ompi#3133", "https://docs.open-mpi.org/en/v5.0.x/launching-apps/"),
+)
+def mpi_hosts_without_slots(job: Job) -> Iterator[Verdict]:
+    """More processes are asked for than hosts are listed, and no host says how many it takes.
+
+    What it checks:
+        Where Open MPI's mpirun is given `-np` and a list of hosts, and starts more processes than there are hosts,
+        that each host has its number of slots (`slots=8`, `host:8`).
+
+    Why it matters:
+        A host without slots counts for one process in a `--host` list, and for as many as it has cores, or one, in a
+        hostfile: mpirun stops with "not enough slots available", or puts all ranks on the first hosts.
+
+    Example:
+        `mpirun -np 16 --hostfile hosts ./all_reduce_perf`, where `hosts` holds two bare addresses.
+
+    Fix:
+        Write `slots=8` behind each host, with as many slots as it has GPUs.
+
+    Known limits:
+        Silent for MPICH and Intel MPI, which go round the list, for `--oversubscribe`, and inside a batch job, whose
+        allocation brings slots.
+
+    Evidence:
+        dstackai/dstack#2451, open-mpi/ompi#3133; Open MPI documentation, launching applications.
+    """
+    met = False
+    for launch in _mpi_launches(job):
+        tasks, hosts = job.setting("tasks", launch.scope), deciding(job, "hosts", launch.scope)
+        if not tasks or not hosts or _scheduled(job) or _implementation(job, launch) == ("mpich",):
+            continue
+        met = True
+        open_end = undecided(launch.id, (*tasks, *hosts), launch)
+        lists = [value for claim in hosts for value in claim.alternatives if isinstance(value, tuple)]
+        slots = [c for c in job.about("host_slots") if c.scope.launch in ("", launch.id)]
+        asked = numbers(job_value(tasks))
+        if open_end is not None:
+            yield open_end
+        elif (
+            slots
+            or not lists
+            or not asked
+            or job.setting("oversubscribe", launch.scope)
+            or min(asked) <= max(len(found) for found in lists)
+        ):
+            yield passed(launch.id)
+        else:
+            yield _without_slots(launch, tasks[0], hosts[0], min(asked), len(lists[0]))
+    if not met:
+        yield not_applicable(job.name, "mpirun is given no list of hosts")
+
+
+def _without_slots(launch: Launch, tasks: Claim, hosts: Claim, asked: int, there: int) -> Verdict:
+    each, rest = divmod(asked, there)
+    in_file = hosts.source == "hostfile"
+    wanted = str(each) if not rest else "N"
+    return failed(
+        launch.id,
+        f"{quoted(tasks)} asks for {counted(asked, 'process', 'processes')} on {counted(there, 'host')}, but"
+        f" {hosts.span.path if in_file else quoted(hosts)} gives no host a number of slots: Open MPI then counts cores"
+        " or takes one for each host, and may stop with 'not enough slots available'.",
+        at=hosts,
+        also=((tasks, counted(asked, "process", "processes")),),
+        remedy=f"Write `slots={wanted}` behind each host."
+        if in_file
+        else f"Write each host as `host:{wanted}` with the slots it has.",
+    )
+
+
+@rule(
+    "MPI002",
+    "mpi-interface-left-open",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("horovod/horovod#195", "horovod/horovod#310", "https://www.open-mpi.org/faq/?category=tcp"),
+)
+def mpi_interface_left_open(job: Job) -> Iterator[Verdict]:
+    """mpirun starts ranks on several hosts and is not told which network to use.
+
+    What it checks:
+        Where Open MPI's mpirun is given several hosts, that `btl_tcp_if_include` or `btl_tcp_if_exclude` is set, on
+        the line or in the environment, or that TCP is not used at all. Where a port for ssh shows that the hosts are
+        containers, it is a warning, else advice.
+
+    Why it matters:
+        Open MPI tells peers the address of every interface it finds. Bridges of containers and virtual machines have
+        the same addresses on every host, or none that others reach: "connect() failed: No route to host", or a hang.
+
+    Example:
+        `mpirun -np 4 -H 10.0.0.1:2,10.0.0.2:2 -mca plm_rsh_args "-p 12345" python train.py`.
+
+    Fix:
+        Add `-mca btl_tcp_if_include eth0` with the interface, or the subnet, that all hosts share.
+
+    Known limits:
+        Whether a host has such bridges is a matter for `preflight check`. Nothing is said of MPICH and Intel MPI, nor
+        of hosts that a scheduler chooses.
+
+    Evidence:
+        horovod/horovod#195, horovod/horovod#310; Open MPI FAQ, TCP.
+    """
+    met = False
+    for launch in _mpi_launches(job):
+        hosts = job.setting("hosts", launch.scope)
+        if not hosts or _scheduled(job) or _implementation(job, launch) == ("mpich",):
+            continue
+        met = True
+        nodes = job.setting("nodes", launch.scope)
+        open_end = undecided(launch.id, (*hosts, *nodes), launch)
+        if open_end is not None:
+            yield open_end
+        elif not certainly_several(job_value(nodes)) or _network_chosen(job, launch):
+            yield passed(launch.id)
+        else:
+            yield _left_open(job, launch, hosts[0])
+    if not met:
+        yield not_applicable(job.name, "mpirun is given no list of hosts")
+
+
+def _network_chosen(job: Job, launch: Launch) -> bool:
+    for name in ("btl_tcp_if_include", "btl_tcp_if_exclude"):
+        if job.setting(f"env.OMPI_MCA_{name}", launch.scope):
+            return True
+    for name in ("btl", "pml", "mtl"):
+        for claim in job.setting(f"env.OMPI_MCA_{name}", launch.scope):
+            found = texts(claim.value)
+            # What is left open, or not TCP: another back end, a list without tcp, an exclusion of it.
+            if name != "btl" and found != ("ob1",):
+                return True
+            if name == "btl" and (not found or any(_without_tcp(text) for text in found)):
+                return True
+    return False
+
+
+def _without_tcp(text: str) -> bool:
+    names = text.lstrip("^").split(",")
+    return ("tcp" in names) if text.startswith("^") else ("tcp" not in names)
+
+
+def _left_open(job: Job, launch: Launch, hosts: Claim) -> Verdict:
+    ssh = job.setting("env.OMPI_MCA_plm_rsh_args", launch.scope)
+    port = next((c for c in ssh for text in texts(c.value) if re.search(r"-p\s*\d+", text)), None)
+    return failed(
+        launch.id,
+        f"{quoted(hosts)} names several hosts, and mpirun is not told which network they share"
+        + (f"; {quoted(port)} shows that sshd, and so the ranks, run in containers" if port is not None else "")
+        + ": Open MPI offers every interface, those of bridges too, and peers may dial one that leads nowhere.",
+        at=hosts,
+        also=((port, "ssh into a container"),) if port is not None else (),
+        remedy="Add `-mca btl_tcp_if_include eth0`, with the interface or the subnet that all hosts share.",
+        severity=None if port is not None else Severity.INFO,
+    )
+
+
+@rule(
+    "MPI003",
+    "mpi-variable-stays-behind",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=(
+        "NVIDIA/nccl#626",
+        "snowflakedb/ArcticTraining#316",
+        "https://www.open-mpi.org/faq/?category=running#mpirun-export-env",
+    ),
+)
+def mpi_variable_stays_behind(job: Job) -> Iterator[Verdict]:
+    """A variable is exported for the ranks, but mpirun does not hand it on to other hosts.
+
+    What it checks:
+        Where Open MPI's mpirun starts ranks on several listed hosts, that the variables of the communication
+        libraries which the script exports (NCCL_, GLOO_, UCX_, FI_, MASTER_ADDR ...) are handed on with `-x`.
+
+    Why it matters:
+        Over ssh only the ranks on the first host see what the script exported. The others run with another
+        interface, another transport or no address, and the first collective hangs.
+
+    Example:
+        `export NCCL_SOCKET_IFNAME=eth0` and `mpirun --allow-run-as-root -np 16 -H a:8,b:8 python train.py`.
+
+    Fix:
+        Add `-x NCCL_SOCKET_IFNAME` to the line of mpirun.
+
+    Known limits:
+        Silent where Open MPI is not certain (MPICH and Intel MPI hand everything on), inside a batch job, whose own
+        daemons carry the environment, and for what mca_base_env_list names.
+
+    Evidence:
+        NVIDIA/nccl#626, snowflakedb/ArcticTraining#316; Open MPI FAQ, exporting variables.
+    """
+    met = False
+    for launch in _mpi_launches(job):
+        hosts, nodes = job.setting("hosts", launch.scope), job.setting("nodes", launch.scope)
+        if not hosts or _implementation(job, launch) != ("openmpi",) or _scheduled(job):
+            continue
+        passed_on = job.setting("passed_variables", launch.scope)
+        if job.setting("env.OMPI_MCA_mca_base_env_list", launch.scope) or not passed_on:
+            continue
+        met = True
+        open_end = undecided(launch.id, (*passed_on, *hosts, *nodes), launch)
+        if open_end is not None:
+            yield open_end
+            continue
+        left = [claim for claim in _exported(job, launch, passed_on[0]) if certainly_several(job_value(nodes))]
+        for claim in left[:3]:
+            name = claim.quantity.removeprefix("env.")
+            yield failed(
+                launch.id,
+                f"{placed(claim)} is exported, but mpirun hands it on to no other host without `-x {name}`: the ranks"
+                " there run without it.",
+                at=claim,
+                also=((hosts[0], "other hosts"),),
+                remedy=f"Add `-x {name}` to the line of mpirun.",
+            )
+        if not left:
+            yield passed(launch.id)
+    if not met:
+        yield not_applicable(job.name, "Open MPI's mpirun is given no list of hosts")
+
+
+def _exported(job: Job, launch: Launch, passed_on: Claim) -> list[Claim]:
+    """Variables of the communication libraries that the script exports and mpirun does not name."""
+    names = {str(name) for value in passed_on.alternatives if isinstance(value, tuple) for name in value}
+    return [
+        claim
+        for claim in job.environment(launch.scope)
+        if _TRAVELLING.fullmatch(claim.quantity)
+        and claim.source == "environment"
+        and claim.quantity.removeprefix("env.") not in names
+        and not claim.condition
+    ]

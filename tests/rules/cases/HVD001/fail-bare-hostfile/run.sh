@@ -1,0 +1,2 @@
+#!/bin/bash
+horovodrun -np 8 --hostfile hosts python train.py

@@ -1,0 +1,2 @@
+#!/bin/bash
+horovodrun -np 8 -H $HOSTS python train.py

@@ -1,0 +1,2 @@
+#!/bin/bash
+mpirun -np 16 --hostfile hostfile ./all_reduce_perf -g 1

@@ -1,0 +1,3 @@
+#!/bin/bash
+#SBATCH -N 2
+mpirun -np 8 -H a1,a2 python train.py

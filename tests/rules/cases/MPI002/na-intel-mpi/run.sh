@@ -1,0 +1,2 @@
+#!/bin/bash
+mpirun -n 8 -ppn 4 -hosts a1,a2 python train.py
