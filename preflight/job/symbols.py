@@ -21,6 +21,7 @@ class Symbol(str, enum.Enum):
     ALLOCATED_HOST_COUNT = "the number of hosts of the Slurm allocation"
     THIS_HOST = "the name of the host it runs on"
     THIS_ADDRESS = "an address of the host it runs on"
+    SUBMISSION_HOST = "the host that the job was submitted from"
     JOB_ID = "the Slurm job id"
     NODE_LIST = "the node list of the Slurm allocation"
     PROCESS_RANK = "the rank of the Slurm task"
@@ -50,6 +51,9 @@ RUNTIME_VARIABLES = {
     "SLURM_ARRAY_JOB_ID": Symbol.JOB_ID,
     "SLURM_JOB_NODELIST": Symbol.NODE_LIST,
     "SLURM_NODELIST": Symbol.NODE_LIST,
+    "SLURM_SUBMIT_HOST": Symbol.SUBMISSION_HOST,
+    "PBS_O_HOST": Symbol.SUBMISSION_HOST,
+    "LSB_SUB_HOST": Symbol.SUBMISSION_HOST,
     "SLURM_PROCID": Symbol.PROCESS_RANK,
     "SLURM_NODEID": Symbol.NODE_RANK,
     "SLURM_LOCALID": Symbol.LOCAL_RANK,

@@ -161,3 +161,62 @@ def gpus_left_idle(job: Job) -> Iterator[Verdict]:
         )
     else:
         yield passed(launch.id)
+
+
+@rule(
+    "GPU003",
+    "device-shown-twice",
+    severity=Severity.WARNING,
+    confidence=Confidence.HIGH,
+    evidence=(
+        "https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#env-vars",
+        "NVIDIA/Megatron-LM#661",
+    ),
+)
+def device_shown_twice(job: Job) -> Iterator[Verdict]:
+    """CUDA_VISIBLE_DEVICES names one device twice, or holds what CUDA does not read as a device.
+
+    What it checks:
+        The entries of CUDA_VISIBLE_DEVICES for a launch are all different.
+
+    Why it matters:
+        CUDA does not show the devices behind an entry it refuses, and two ranks on one device make NCCL stop with
+        "Duplicate GPU detected".
+
+    Example:
+        `CUDA_VISIBLE_DEVICES=0,1,1 torchrun --nproc_per_node=3 train.py`.
+
+    Fix:
+        Name each device once.
+
+    Known limits:
+        Whether a device exists is a matter for `preflight check`.
+
+    Evidence:
+        CUDA programming guide, environment variables; NVIDIA/Megatron-LM#661 (duplicate GPU).
+    """
+    met = False
+    for launch in job.launches:
+        for claim in job.setting("env.CUDA_VISIBLE_DEVICES", launch.scope):
+            met = True
+            open_end = undecided(launch.id, (claim,), launch)
+            lists = [[part.strip() for part in text.split(",")] for text in texts(claim.value)]
+            if open_end is not None:
+                yield open_end
+            elif lists and all(_repeated(devices) for devices in lists):
+                device = _repeated(lists[0])
+                yield failed(
+                    launch.id,
+                    f"{quoted(claim)} names device {device} {lists[0].count(device)} times.",
+                    at=claim,
+                    remedy=f"Name device {device} once, and start as many processes as there are devices.",
+                )
+            else:
+                yield passed(launch.id)
+    if not met:
+        yield not_applicable(job.name, "no launch sets CUDA_VISIBLE_DEVICES")
+
+
+def _repeated(devices: list[str]) -> str:
+    """The first entry that stands twice; empty for none."""
+    return next((device for device in devices if device and devices.count(device) > 1), "")

@@ -12,6 +12,7 @@ from preflight.outcome import Severity
 from preflight_rules.reading import (
     AGENT_LAUNCHERS,
     SPREADING_WRAPPERS,
+    certainly_one,
     certainly_several,
     host_of,
     is_loopback,
@@ -164,6 +165,10 @@ def _with_value(claim: Claim, host: str) -> str:
 _ASSIGNED = re.compile(r"\s*(?:export\s+)?[A-Za-z_]\w*=\"[^\"]*$")
 
 
+#: `bash -c 'cd work; `: single quotes leave everything in them to that shell.
+_SINGLE_QUOTED = re.compile(r"\b(?:ba|da|z)?sh\s+(?:-\w+\s+)*-\w*c\s+'[^']*$")
+
+
 def evaluated_on_each_node(launch: Launch) -> bool | None:
     """Whether `$(hostname)` in this launch's line is evaluated once per node; None when that cannot be told.
 
@@ -176,6 +181,8 @@ def evaluated_on_each_node(launch: Launch) -> bool | None:
     if any(name in _SHELLS for name in launch.wrappers[spreading[0] + 1 :]):
         return True
     before = launch.span.snippet[: launch.span.column - 1]
+    if _SINGLE_QUOTED.search(before):
+        return True
     # `LAUNCHER="torchrun ... $X"` is expanded where it is assigned, unless the dollar sign is escaped.
     if _ASSIGNED.match(before):
         return False
@@ -313,12 +320,30 @@ def node_rank_same_on_every_node(job: Job) -> Iterator[Verdict]:
         yield not_applicable(job.name, "srun starts no launcher with a node rank")
 
 
+def _tasks(job: Job, launch: Launch) -> tuple[Claim, ...]:
+    return job.setting("tasks_per_node", launch.scope)
+
+
+def _local_rank(launch: Launch, rank: Claim, told: Claim) -> Verdict:
+    """One task a node has index 0 on every one of them, whoever expands the variable."""
+    return failed(
+        launch.id,
+        f"{quoted(rank)} counts the tasks of one node, so it is 0 on every node that srun starts, but {quoted(told)}"
+        f" needs ranks 0 to {int(max(numbers(told.value))) - 1}, each once.",
+        at=rank,
+        also=((told, "needs each rank once"),),
+        remedy="Take $SLURM_NODEID, expanded by a shell on the node, or use --rdzv_backend=c10d, which needs no rank.",
+    )
+
+
 def _node_rank(job: Job, launch: Launch, rank: Claim, told: Claim, count: str) -> Verdict:
     granted = job.setting("nodes", launch.scope)
     if not granted or not certainly_several(job_value(granted)):
         return unknown(launch.id, "it cannot be told on how many nodes srun starts this launcher", at=launch)
     fixed = numbers(rank.value)
     early = bool(symbols_in(rank.value) & {Symbol.NODE_RANK, Symbol.PROCESS_RANK})
+    if Symbol.LOCAL_RANK in symbols_in(rank.value) and certainly_one(job_value(_tasks(job, launch))):
+        return _local_rank(launch, rank, told)
     before = rank.span.snippet[: rank.span.column - 1]
     elsewhere = rank.span.line != launch.span.line and bool(set("'\"") & set(before))
     if early and ("\\$" in rank.span.snippet or elsewhere):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from preflight.job import Claim, Job, Launch
+from preflight.job.symbols import Symbol, symbols_in
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
 from preflight.outcome import Confidence, Severity
 from preflight_rules.reading import (
@@ -264,8 +265,13 @@ def _granted(job: Job) -> tuple[Claim, ...]:
     return tuple(c for c in job.setting("nodes") if c.source == "slurm")
 
 
+def _of_this_task(claim: Claim) -> bool:
+    """Whether a rank is the one Slurm gives the process at hand: in a batch script that is 0, and starts nobody."""
+    return bool(symbols_in(claim.value) & {Symbol.PROCESS_RANK, Symbol.NODE_RANK, Symbol.LOCAL_RANK})
+
+
 def _alone(job: Job, launch: Launch, told: Claim) -> Verdict:
-    if job.about("node_rank", launch.scope):
+    if any(not _of_this_task(claim) for claim in job.about("node_rank", launch.scope)):
         return unknown(
             launch.id,
             f"{launch.launcher} is given a node rank: something else may start the others",

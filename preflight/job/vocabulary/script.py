@@ -23,4 +23,5 @@ SCRIPT = (
     Quantity("argument_default", str, "argparse default; `scope.role` is empty, the spelling names the option"),
     Quantity("data_path", str, "file or directory the ranks read their data from"),
     Quantity("shard_list", tuple, "file names of the data shards, where the files spell them out"),
+    Quantity("required_variable", str, "name of a variable that the script reads and cannot do without"),
 )

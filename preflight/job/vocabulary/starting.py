@@ -27,4 +27,7 @@ STARTING = (
     Quantity("node_rank", int, "index of the node this launch line is for"),
     Quantity("rank", int, "global rank of the process"),
     Quantity("local_rank", int, "rank of the process on its node"),
+    Quantity("included_slots", tuple, "host[:slot,slot] entries of deepspeed --include, as written"),
+    Quantity("excluded_slots", tuple, "host[:slot,slot] entries of deepspeed --exclude, as written"),
+    Quantity("plain_program", str, "script that a plain python line starts as one process, with no ranks around it"),
 )

@@ -86,6 +86,8 @@ def _state_counts(stating: Stating, scanned: Scanned) -> None:
     gpus = scanned.last("num_gpus")
     if gpus is not None and not _is_default(gpus):
         stating.given("processes_per_node", gpus, as_int)
+    for option in ("include", "exclude"):
+        stating.given(f"{option}d_slots", scanned.last(option), lambda value: lift(_entries, value))
     include = scanned.last("include")
     if include is None or texts(include.value) == ("",):
         return
@@ -98,6 +100,10 @@ def _state_counts(stating: Stating, scanned: Scanned) -> None:
 def _is_default(given: Given) -> bool:
     """-1 stands for "not given"."""
     return texts(given.value) == ("-1",)
+
+
+def _entries(item: Plain) -> tuple[str, ...]:
+    return tuple(part for part in str(item).split("@") if part)
 
 
 def _included_hosts(item: Plain) -> tuple[str, ...]:

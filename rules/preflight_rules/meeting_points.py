@@ -1,0 +1,155 @@
+"""Meeting points that look the same in the file and are not the same, or not a node of the job, at run time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from preflight.job import Claim, Job, Launch
+from preflight.job.symbols import Symbol, symbols_in
+from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.outcome import Confidence, Severity
+from preflight_rules.reading import (
+    AGENT_LAUNCHERS,
+    SPREADING_WRAPPERS,
+    certainly_several,
+    nodes_spanned,
+    numbers,
+    quoted,
+    spoken,
+    undecided,
+)
+from preflight_rules.rendezvous import address_in_force, evaluated_on_each_node
+
+_PORTS = ("master_port", "rendezvous_endpoint")
+
+
+@rule(
+    "RDV020",
+    "rendezvous-on-submission-host",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("https://slurm.schedmd.com/sbatch.html", "mlc-ai/pith-train#47", "pytorch/pytorch#79388"),
+)
+def rendezvous_on_submission_host(job: Job) -> Iterator[Verdict]:
+    """The ranks are told to meet at the host that the job was submitted from.
+
+    What it checks:
+        The rendezvous or master address is not `$SLURM_SUBMIT_HOST`, `$PBS_O_HOST` or `$LSB_SUB_HOST`.
+
+    Why it matters:
+        That is the login node. No rank runs there, so nothing listens, and all ranks wait until the rendezvous
+        times out.
+
+    Example:
+        `srun torchrun --nnodes=4 --rdzv_endpoint=$SLURM_SUBMIT_HOST:29500 train.py`.
+
+    Fix:
+        Take the first host of the allocation, in Slurm
+        `$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)`.
+
+    Known limits:
+        Where jobs are submitted from inside an allocation the submitting host may be a node of the job, so this is
+        a warning.
+
+    Evidence:
+        sbatch documentation (output environment variables); mlc-ai/pith-train#47; pytorch/pytorch#79388.
+    """
+    met = False
+    for launch in job.launches:
+        nodes, because = nodes_spanned(job, launch)
+        addresses = [c for c in address_in_force(job, launch) if Symbol.SUBMISSION_HOST in symbols_in(c.value)]
+        if not addresses:
+            continue
+        met = True
+        open_end = undecided(launch.id, because, launch, what="nodes")
+        if open_end is not None or not because:
+            yield open_end or unknown(launch.id, "nothing says over how many nodes it runs", at=launch)
+        elif certainly_several(nodes):
+            yield failed(
+                launch.id,
+                f"{quoted(addresses[0])} is {Symbol.SUBMISSION_HOST.value}, usually a login node where no rank runs:"
+                " nothing will listen there.",
+                at=addresses[0],
+                also=((because[0], f"{spoken(numbers(nodes))} nodes"),),
+                remedy="Give the first host of the allocation; in a Slurm job:"
+                ' $(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1).',
+            )
+        else:
+            yield passed(launch.id)
+    if not met:
+        yield not_applicable(job.name, "no launch meets at the host it was submitted from")
+
+
+@rule(
+    "RDV021",
+    "rendezvous-port-random-on-each-node",
+    severity=Severity.ERROR,
+    profile="gate",
+    evidence=("https://docs.pytorch.org/docs/stable/elastic/run.html", "hiyouga/LlamaFactory#7326"),
+)
+def rendezvous_port_random_on_each_node(job: Job) -> Iterator[Verdict]:
+    """Every node draws a port of its own for the place where all are to meet.
+
+    What it checks:
+        Where a shell runs on each node, the master port or rendezvous endpoint given there does not come from
+        `$RANDOM` or the time.
+
+    Why it matters:
+        The nodes dial different ports. Only the master's own ranks find each other; the rest wait until the
+        rendezvous times out.
+
+    Example:
+        `srun bash -c 'torchrun --nnodes=2 --master_port=$((20000 + RANDOM % 1000)) ...'`.
+
+    Fix:
+        Draw the port once, in the batch script before srun, and export it; or derive it from the job id, which is
+        the same everywhere: `$((20000 + SLURM_JOB_ID % 10000))`.
+
+    Known limits:
+        A script that is started by hand on each node (it takes its node rank from outside) gives a warning: a
+        wrapper around it may set the port.
+
+    Evidence:
+        torchrun documentation (all nodes need the same endpoint); hiyouga/LlamaFactory#7326.
+    """
+    met = False
+    for launch in job.launches:
+        nodes, because = nodes_spanned(job, launch)
+        drawn = _drawn(job, launch)
+        if drawn is None or launch.launcher not in AGENT_LAUNCHERS:
+            continue
+        met = True
+        open_end = undecided(launch.id, because, launch, what="nodes")
+        if open_end is not None or not because:
+            yield open_end or unknown(launch.id, "nothing says over how many nodes it runs", at=launch)
+        elif not certainly_several(nodes):
+            yield passed(launch.id)
+        else:
+            yield _on_each_node(job, launch, drawn, spoken(numbers(nodes)))
+    if not met:
+        yield not_applicable(job.name, "no launch draws its port at run time")
+
+
+def _drawn(job: Job, launch: Launch) -> Claim | None:
+    """The claim that says where the ranks meet by a number that is another one each time."""
+    for quantity in _PORTS:
+        for claim in job.setting(quantity, launch.scope):
+            if symbols_in(claim.value) & {Symbol.RANDOM_NUMBER, Symbol.TIME}:
+                return claim
+    return None
+
+
+def _on_each_node(job: Job, launch: Launch, drawn: Claim, count: str) -> Verdict:
+    inner = evaluated_on_each_node(launch)
+    by_hand = not SPREADING_WRAPPERS.intersection(launch.wrappers) and bool(job.about("node_rank", launch.scope))
+    if inner is None and not by_hand:
+        return unknown(launch.id, f"it cannot be told whether {quoted(drawn)} is drawn once or on each node", at=drawn)
+    if inner is False:
+        return passed(launch.id)
+    return failed(
+        launch.id,
+        f"{quoted(drawn)} is drawn on each of the {count} nodes, so each of them dials another port.",
+        at=drawn,
+        remedy="Draw the port once before the nodes are started, or derive it from the job id.",
+        severity=Severity.WARNING if by_hand else None,
+    )

@@ -1,0 +1,2 @@
+#!/bin/bash
+deepspeed --hostfile=hostfile --exclude=w3 fit.py
