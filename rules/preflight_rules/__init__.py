@@ -73,4 +73,5 @@ PACK: tuple[str, ...] = (
     "preflight_rules.local_rank:local_rank_option_of_old_torch",
     "preflight_rules.local_rank:local_rank_option_not_declared",
     "preflight_rules.local_rank:local_rank_same_for_all_processes",
+    "preflight_rules.local_rank:ranked_script_without_launcher",
 )

@@ -182,3 +182,60 @@ def local_rank_same_for_all_processes(job: Job) -> Iterator[Verdict]:
             yield passed(launch.id)
     if not met:
         yield not_applicable(job.name, "no launcher of several ranks hands them a local rank")
+
+
+@rule(
+    "LRK004",
+    "ranked-script-without-launcher",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("https://docs.pytorch.org/docs/stable/elastic/run.html", "huggingface/accelerate#1324"),
+)
+def ranked_script_without_launcher(job: Job) -> Iterator[Verdict]:
+    """A script that reads its rank from the environment is started by plain python.
+
+    What it checks:
+        A script that a plain `python` line starts does not read `os.environ["RANK"]`, `["LOCAL_RANK"]` or
+        `["WORLD_SIZE"]` on every way through it.
+
+    Why it matters:
+        No launcher sets them, so the script stops with KeyError; where the variables are left over from an
+        interactive session, it waits for ranks that nobody starts.
+
+    Example:
+        `python train.py`, where train.py says `local_rank = int(os.environ["LOCAL_RANK"])`.
+
+    Fix:
+        Start it with `torchrun --nproc_per_node=<GPUs> train.py`, or give the variables a default.
+
+    Known limits:
+        A variable that is read under a condition, or whose error is caught, is not counted. Whoever exports the
+        variables outside the script is not seen, so this is a warning.
+
+    Evidence:
+        torchrun documentation (which variables it sets); huggingface/accelerate#1324.
+    """
+    met = False
+    for claim in distinct(job.about("plain_program")):
+        needed = [c for c in job.about("required_variable") if c.span.path in texts(claim.value)]
+        if not needed:
+            continue
+        met = True
+        unresolved = why_unresolved((claim,))
+        if unresolved is not None:
+            yield unknown(claim.span.path, f"{quoted(claim)} depends on {unresolved[1]}", at=claim)
+            continue
+        yield failed(
+            claim.span.path,
+            f"{quoted(claim)} starts one process and sets no ranks, but the script needs"
+            f" {', '.join(str(spoken(c.alternatives)) for c in needed)}: it stops with KeyError.",
+            at=claim,
+            also=tuple((c, "read here") for c in needed),
+            remedy=f"Start it with torchrun --nproc_per_node=<GPUs> {spoken(claim.alternatives)}.",
+        )
+    for launch in job.launches if not met else ():
+        if job.about("required_variable", launch.scope):
+            met = True
+            yield passed(launch.id)
+    if not met:
+        yield not_applicable(job.name, "no script that needs a rank variable is started here")

@@ -19,6 +19,7 @@ from preflight.sources.launchers.deepspeed import DeepSpeedReader
 from preflight.sources.launchers.options import text_of
 from preflight.sources.launchers.origins import with_origins
 from preflight.sources.launchers.paddle import PaddleReader
+from preflight.sources.launchers.plain import plain_program
 from preflight.sources.launchers.program import ProgramReader, is_program
 from preflight.sources.launchers.programs import is_python, python_program
 from preflight.sources.launchers.python import PythonReader, has_ranks
@@ -87,6 +88,9 @@ def read_commands(
             continue
         line = launch_line(command, header if batch else None, ids)
         if line is None:
+            plain = plain_program(command, tree)
+            claims.extend(plain.claims)
+            result = replace(result, references=(*result.references, *plain.references))
             continue
         reading = _read(line, dict(header) if batch else {}, tree, elsewhere=elsewhere)
         if not reading.launches:

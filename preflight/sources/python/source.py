@@ -20,6 +20,7 @@ from preflight.sources.python import (
     loading,
     paddle,
     process_group,
+    required,
     serial,
 )
 from preflight.sources.python.module import Module
@@ -30,6 +31,7 @@ _READERS: tuple[Callable[[Module], Iterable[Claim | Reference]], ...] = (
     loading.claims,
     arguments.claims,
     environment.claims,
+    required.claims,
     serial.claims,
     paddle.claims,
     frameworks.claims,
