@@ -241,7 +241,7 @@ class _Gathering:
     def run(self, entries: Sequence[str]) -> None:
         """Read the entries and all they reach; entries that others refer to are read as referred to."""
         self.entries = list(entries)
-        for path in sorted(entries, key=lambda p: (self.assembly.rank(p), list(entries).index(p))):
+        for path in sorted(entries, key=self.assembly.rank):
             if path not in self.files:
                 self._follow(_Step(path))
 
@@ -281,8 +281,11 @@ class _Gathering:
         if self._is_inside_its_caller(step, source):
             self.suppressions.extend(suppressions(file))
             return ()
-        # What lies over the tree may change what a file refers to, so only readings of the bare tree are shared.
-        bare = tree is self.assembly.tree
+        # What lies over the tree may change what a file refers to, so only readings of the bare tree are shared; a
+        # training script refers to its own modules only.
+        bare = tree is self.assembly.tree or (
+            source.name == "python" and not any(path.endswith(".py") for path in self.written)
+        )
         reading = self.assembly.reading(source, file, step) if bare else _asked(source, file, tree, step)
         origin = self.written.get(step.path)
         claims = [_moved(claim, origin) for claim in reading.claims] if origin is not None else reading.claims

@@ -18,8 +18,11 @@ def companions(entries: Sequence[str], built: Mapping[str, Sequence[Job]]) -> di
     """
     joined: dict[str, tuple[str, ...]] = {}
     for kind, signs in _WANTED_BY.items():
-        for folder in sorted({path.rpartition("/")[0] for path in entries}):
-            here = [path for path in entries if path.rpartition("/")[0] == folder and path not in joined]
+        folders: dict[str, list[str]] = {}
+        for path in entries:
+            if path not in joined:
+                folders.setdefault(path.rpartition("/")[0], []).append(path)
+        for here in folders.values():
             configurations = [path for path in here if _is_configuration(built[path], kind)]
             launching = [path for path in here if any(job.launches for job in built[path])]
             if len(configurations) == 1 and len(launching) == 1 and _wants(built[launching[0]], kind, signs):

@@ -78,13 +78,17 @@ def read_commands(
         batch: the script has a Slurm header, so it runs on the first node of an allocation.
     """
     elsewhere = any(_starts_elsewhere(command) for command in commands)
+    inner: dict[int, list[Command]] = {}
+    for command in commands:
+        if command.outer is not None:
+            inner.setdefault(id(command.outer), []).append(command)
     claims: list[Claim] = []
     result = Reading()
     ids: dict[str, int] = {}
     for command in commands:
         if len(result.launches) >= _MOST_LAUNCHES:
             break
-        if _is_read_inside(command, commands):
+        if _is_read_inside(command, inner.get(id(command), ())):
             continue
         line = launch_line(command, header if batch else None, ids)
         if line is None:
@@ -105,10 +109,10 @@ def read_commands(
     return replace(result, claims=tuple(dict.fromkeys(claims)))
 
 
-def _is_read_inside(command: Command, commands: Sequence[Command]) -> bool:
+def _is_read_inside(command: Command, inner: Sequence[Command]) -> bool:
     """Whether the rest of this very line (`ssh node1 torchrun ...`) stands among the commands as an inner one."""
-    places = {word.span for word in command.words}
-    return any(inner.outer is command and inner.words and inner.words[0].span in places for inner in commands)
+    places = {word.span for word in command.words} if inner else set()
+    return any(each.words and each.words[0].span in places for each in inner)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,15 @@ from __future__ import annotations
 import ast
 import posixpath
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeAlias
 
-from preflight.job import Reference
-from preflight.sources.base import SourceFile
+from preflight.job import Reference, Scope, Span
+from preflight.sources.base import SourceFile, Tree
+from preflight.sources.python import quick
 from preflight.sources.python.module import Module
+
+Statement: TypeAlias = "ast.Import | ast.ImportFrom"
 
 #: More modules of one file are not followed: it is a library then, and looking through it takes too long.
 MOST_MODULES = 24
@@ -63,22 +67,36 @@ _FOREIGN = frozenset(
 
 def references(module: Module, role: str) -> Iterator[Reference]:
     """The modules a file imports that are files of the tree, each once, in source order."""
+    statements: list[Statement] = [*module.nodes(ast.Import), *module.nodes(ast.ImportFrom)]
+    statements.sort(key=lambda statement: statement.lineno)
+    places = ((statement, lambda node=statement: module.span(node)) for statement in statements)
+    return _references(places, module.file, module.files, role, module.scope)
+
+
+def quick_references(file: SourceFile, files: Tree, role: str, scope: Scope) -> Iterator[Reference]:
+    """The same, of a file that was not parsed."""
+    places = ((statement, lambda span=span: span) for statement, span in quick.imports(file.path, file.text))
+    return _references(places, file, files, role, scope)
+
+
+def _references(
+    statements: Iterable[tuple[Statement, Callable[[], Span]]], file: SourceFile, files: Tree, role: str, scope: Scope
+) -> Iterator[Reference]:
     next_role = NEXT_ROLE.get(role, "module")
     if not next_role:
         return
-    seen: set[str] = {module.file.path}
-    statements: list[ast.Import | ast.ImportFrom] = [*module.nodes(ast.Import), *module.nodes(ast.ImportFrom)]
-    for node in sorted(statements, key=lambda statement: statement.lineno):
-        for candidates in _candidates(node, module.file.path):
-            target = _first_file(module, candidates)
+    seen: set[str] = {file.path}
+    for node, span in statements:
+        for candidates in _candidates(node, file.path):
+            target = _first_file(files, file, candidates)
             if target is not None and target not in seen:
                 seen.add(target)
-                yield Reference(target, next_role, module.span(node), module.scope)
+                yield Reference(target, next_role, span(), scope)
             if len(seen) > MOST_MODULES:
                 return
 
 
-def _candidates(node: ast.Import | ast.ImportFrom, path: str) -> Iterator[tuple[str, ...]]:
+def _candidates(node: Statement, path: str) -> Iterator[tuple[str, ...]]:
     """For every module named, the files it could be, the likeliest first."""
     if isinstance(node, ast.Import):
         for alias in node.names:
@@ -107,12 +125,12 @@ def _is_foreign(name: str) -> bool:
     return root in sys.stdlib_module_names or root in _FOREIGN
 
 
-def _first_file(module: Module, candidates: tuple[str, ...]) -> str | None:
+def _first_file(files: Tree, file: SourceFile, candidates: tuple[str, ...]) -> str | None:
     for candidate in candidates:
         if candidate.startswith("/"):
             path: str | None = candidate.lstrip("/")
         else:
-            path = module.files.resolve(candidate, relative_to=module.file.path)
-        if path is not None and isinstance(module.files.read(path), SourceFile):
+            path = files.resolve(candidate, relative_to=file.path)
+        if path is not None and isinstance(files.read(path), SourceFile):
             return path
     return None

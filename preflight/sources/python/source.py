@@ -8,7 +8,8 @@ import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from preflight.job import WHOLE_JOB, Claim, Note, NoteKind, Reference, Scope, Strength
+from preflight.job import WHOLE_JOB, Claim, Known, Note, NoteKind, Reference, Scope, Span, Strength
+from preflight.job.span import LONGEST_SNIPPET
 from preflight.redact import scrub
 from preflight.sources.base import Reading, SourceFile, Tree
 from preflight.sources.comments import suppressions
@@ -106,32 +107,59 @@ class PythonSource:
 
     def _read(self, file: SourceFile, tree: Tree, role: str) -> Reading:
         words = _SPEAKING.get(role)
-        silent = words is not None and words.search(file.text) is None
-        if silent and role == "submodule":
-            return Reading(suppressions=suppressions(file))
+        if words is not None and words.search(file.text) is None:
+            if role == "submodule":
+                return Reading(suppressions=suppressions(file))
+            found = imports.quick_references(file, tree, role, WHOLE_JOB)
+            claims = () if role in imports.NEXT_ROLE else (_script(file),)
+            return Reading(claims, references=tuple(found), suppressions=suppressions(file))
+        key = (file.path, file.sha256, "")
+        if key not in self._readings:
+            self._readings[key] = self._whole(file, tree)
+        return _in_role(self._readings[key], role)
+
+    def _whole(self, file: SourceFile, tree: Tree) -> Reading:
+        """Everything the script states, as one that is started itself."""
         parsed = parse(file)
         if isinstance(parsed, Note):
             return Reading(notes=(parsed,))
-        module = Module(file, parsed, tree, WHOLE_JOB, statements_only=silent)
+        module = Module(file, parsed, tree, WHOLE_JOB)
         found: dict[tuple[object, ...], Claim] = {}
         references: dict[tuple[object, ...], Reference] = {}
-        modules = imports.references(module, role)
+        modules = imports.references(module, "")
         references.update(((item.target, item.role, item.span), item) for item in modules)
-        script = module.claim("script", file.path, parsed, strength=Strength.DEFAULT, spelling=file.path, condition="")
-        for reader in _READERS if not silent else ():
+        for reader in _READERS:
             for item in reader(module):
                 if isinstance(item, Reference):
                     references.setdefault((item.target, item.role, item.span), item)
-                elif role not in imports.NEXT_ROLE or item.quantity in _OF_MODULES:
+                else:
                     found.setdefault((item.quantity, item.span, item.strength, item.relation), item)
         ordered = sorted(found.values(), key=lambda claim: (claim.span.line, claim.span.column, claim.quantity))
-        if role not in imports.NEXT_ROLE:
-            ordered.insert(0, script)
         return Reading(
             suppressions=suppressions(file),
-            claims=tuple(ordered),
+            claims=(_script(file), *ordered),
             references=tuple(references.values()),
         )
+
+
+def _script(file: SourceFile) -> Claim:
+    snippet = scrub(file.text.partition("\n")[0].rstrip("\r")[:LONGEST_SNIPPET])
+    span = Span(file.path, 1, 1, 1, 1, snippet)
+    return Claim("script", Known(file.path), span, file.path, "python", strength=Strength.DEFAULT)
+
+
+def _in_role(reading: Reading, role: str) -> Reading:
+    """What of a script's own reading counts when it is only imported."""
+    if role not in imports.NEXT_ROLE:
+        return reading
+    next_role = imports.NEXT_ROLE[role]
+    references = (
+        replace(item, role=next_role) if item.role == "module" else item
+        for item in reading.references
+        if next_role or item.role != "module"
+    )
+    claims = tuple(claim for claim in reading.claims if claim.quantity in _OF_MODULES)
+    return replace(reading, claims=claims, references=tuple(references))
 
 
 def _in_scope(reading: Reading, scope: Scope) -> Reading:
