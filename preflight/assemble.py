@@ -283,6 +283,9 @@ class _Gathering:
             return ()
         # What lies over the tree may change what a file refers to, so only readings of the bare tree are shared; a
         # training script refers to its own modules only.
+        if self.explicit and step.reference is None and source.name == "python":
+            # Who names a training script means to start it: it is read to the end whatever it says.
+            step = replace(step, role="script")
         bare = tree is self.assembly.tree or (
             source.name == "python" and not any(path.endswith(".py") for path in self.written)
         )

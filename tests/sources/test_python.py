@@ -590,7 +590,7 @@ def test_spans_are_those_of_span_of(text: str, data: st.DataObject) -> None:
     ],
 )
 def test_not_python_3(text: str, line: int, column: int) -> None:
-    reading = PythonSource().read(_file(text), MemoryTree({}))
+    reading = PythonSource().read(_file(text), MemoryTree({}), role="script")
     (note,) = reading.notes
     assert reading.claims == () and note.kind is NoteKind.MALFORMED
     assert note.span.line == line
@@ -616,7 +616,7 @@ def test_hostile_files_give_an_answer(text: str) -> None:
 
 
 def test_a_script_that_is_far_too_long_is_not_parsed() -> None:
-    (note,) = PythonSource().read(_file("f()\n" * 200_000), MemoryTree({})).notes
+    (note,) = PythonSource().read(_file("f()\n" * 200_000), MemoryTree({}), role="script").notes
     assert note.kind is NoteKind.TOO_LARGE and "800000 characters" in note.message
 
 

@@ -95,7 +95,8 @@ class PythonSource:
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
         """State the script's claims; a script that cannot be parsed gives one note at the place of the error.
 
-        In the roles `module` and `submodule` (something the script imports) only what it says about process
+        Without a role (a file of a folder that nothing starts) one without any word that counts is not parsed. In the
+        roles `module` and `submodule` (something the script imports) only what it says about process
         groups, epochs and long work is stated.
         """
         if tree is not self._tree:
