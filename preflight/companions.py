@@ -8,6 +8,8 @@ from preflight.job import Job, Launch
 
 #: Kinds of configuration, and the launchers (or words of a launch) that show that a launch wants one of them.
 _WANTED_BY = {"deepspeed": ("deepspeed",), "accelerate": ("accelerate",)}
+#: How a file refers to a configuration of such a kind.
+_ROLES = {"deepspeed": "config", "accelerate": "accelerate"}
 
 
 def companions(entries: Sequence[str], built: Mapping[str, Sequence[Job]]) -> dict[str, tuple[str, ...]]:
@@ -39,7 +41,7 @@ def _wants(jobs: Sequence[Job], kind: str, signs: Sequence[str]) -> bool:
     """Whether this is one job whose launches all want such a configuration and name none, wherever it may lie."""
     if len(jobs) != 1 or any(file.kind == kind for file in jobs[0].files):
         return False
-    named = any(reference.role == "config" for reference in jobs[0].references)
+    named = any(reference.role == _ROLES[kind] for reference in jobs[0].references)
     return not named and all(_shows(launch, signs) for launch in jobs[0].launches)
 
 

@@ -21,6 +21,7 @@ def with_derived(job: Job) -> Job:
     for launch in job.launches:
         if launch.launcher in _TASK_STARTERS:
             job = job.with_claims(_processes_from_tasks(job, launch))
+        job = job.with_claims(_processes_from_world(job, launch))
         job = job.with_claims(_world_size(job, launch))
         job = job.with_claims(_data_parallel_size(job, launch))
     return job
@@ -30,6 +31,22 @@ def _processes_from_tasks(job: Job, launch: Launch) -> Iterator[Claim]:
     tasks = job.setting("tasks_per_node", launch.scope)
     if tasks and not job.setting("processes_per_node", launch.scope):
         yield _derived("processes_per_node", join(claim.value for claim in tasks), tasks, launch)
+
+
+def _processes_from_world(job: Job, launch: Launch) -> Iterator[Claim]:
+    """Accelerate is told all processes, and starts as many on each machine as go into them."""
+    scope = launch.scope
+    world = [claim for claim in job.setting("world_size", scope) if claim.source == "accelerate"]
+    nodes = [claim for claim in job.requiring("nodes", scope) if claim.source == "accelerate"]
+    if world and nodes and not job.setting("processes_per_node", scope):
+        value = lift(_share, join(claim.value for claim in world), join(claim.value for claim in nodes))
+        yield _derived("processes_per_node", value, (*world, *nodes), launch, sign=" / ", at=world[0])
+
+
+def _share(world: Plain, nodes: Plain) -> Plain:
+    if not isinstance(world, int) or not isinstance(nodes, int) or nodes < 1:
+        raise ValueError(f"{world} processes cannot be shared by {nodes} machines")
+    return world // nodes
 
 
 def _world_size(job: Job, launch: Launch) -> Iterator[Claim]:
@@ -74,8 +91,16 @@ def _data_parallel_size(job: Job, launch: Launch) -> Iterator[Claim]:
         yield _derived("data_parallel_size", value, (*world, *parts), launch)
 
 
-def _derived(quantity: str, value: Value, because: Sequence[Claim], launch: Launch) -> Claim:
-    first = because[-1]
+def _derived(
+    quantity: str,
+    value: Value,
+    because: Sequence[Claim],
+    launch: Launch,
+    *,
+    sign: str = " x ",
+    at: Claim | None = None,
+) -> Claim:
+    first = at if at is not None else because[-1]
     strength = min(max(claim.strength for claim in because), Strength.FLAG)
     if launch.launcher in _TASK_STARTERS:
         strength = max(claim.strength for claim in because)
@@ -83,7 +108,7 @@ def _derived(quantity: str, value: Value, because: Sequence[Claim], launch: Laun
         quantity=quantity,
         value=value,
         span=first.span,
-        spelling=" x ".join(dict.fromkeys(claim.spelling for claim in because)),
+        spelling=sign.join(dict.fromkeys(claim.spelling for claim in because)),
         source="derived",
         scope=launch.scope,
         strength=strength,

@@ -14,12 +14,13 @@ from preflight.job.vocabulary.script import SCRIPT
 from preflight.job.vocabulary.servers import SERVERS
 from preflight.job.vocabulary.sizes import SIZES
 from preflight.job.vocabulary.starting import STARTING
+from preflight.job.vocabulary.training import ACCELERATE, FSDP, TRAINING
 
 ENVIRONMENT_PREFIX = "env."
 
 QUANTITIES: dict[str, Quantity] = {
     quantity.name: quantity
-    for subject in (STARTING, SCHEDULING, MEETING, SIZES, SERVERS, SCRIPT, CONTEXT)
+    for subject in (STARTING, SCHEDULING, MEETING, SIZES, SERVERS, SCRIPT, CONTEXT, TRAINING, ACCELERATE, FSDP)
     for quantity in subject
 }
 

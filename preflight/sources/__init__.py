@@ -3,6 +3,7 @@
 PACK = (
     "preflight.sources.shell_source:ShellSource",
     "preflight.sources.deepspeed_json:DeepSpeedSource",
+    "preflight.sources.accelerate_config:AccelerateSource",
     "preflight.sources.hostfile:HostfileSource",
     "preflight.sources.python.source:PythonSource",
 )

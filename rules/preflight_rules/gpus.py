@@ -32,6 +32,11 @@ def _count(item: object) -> int:
     return len([part for part in str(item).split(",") if part.strip() and part.strip() != "-1"])
 
 
+def given_for_one_machine(total: int, machines: int, devices: int) -> bool:
+    """Whether a number of processes over all machines looks like that of a single one: as many as it has GPUs."""
+    return machines > 1 and total == devices
+
+
 def _on_cpu(job: Job, launch: Launch) -> bool:
     """Whether the ranks are said to talk over gloo or MPI, and so need no GPU each."""
     claims = job.setting("backend", launch.scope)
@@ -106,6 +111,15 @@ def _severity(job: Job, launch: Launch) -> Severity | None:
     return None if asked & _GPU_BACKENDS else Severity.WARNING
 
 
+def _said_by_acc001(job: Job, launch: Launch, devices: tuple[int, ...]) -> bool:
+    """Whether Accelerate's total is that of one machine, which ACC001 says better."""
+    total = numbers(job_value(job.setting("world_size", launch.scope)))
+    machines = numbers(job_value(job.requiring("nodes", launch.scope)))
+    if launch.launcher != "accelerate" or len(total) != 1 or len(machines) != 1:
+        return False
+    return given_for_one_machine(total[0], machines[0], devices[0])
+
+
 @rule(
     "GPU002",
     "gpus-left-idle",
@@ -150,7 +164,7 @@ def gpus_left_idle(job: Job) -> Iterator[Verdict]:
         yield open_end
         return
     ranks, devices = numbers(job_value(counted)), numbers(value)
-    if ranks and devices and 0 < max(ranks) < min(devices):
+    if ranks and devices and 0 < max(ranks) < min(devices) and not _said_by_acc001(job, launch, devices):
         yield failed(
             launch.id,
             f"{quoted(counted[0])} starts {spoken(ranks)} ranks on each node, but {placed(because[0])}"

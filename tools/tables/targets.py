@@ -50,6 +50,20 @@ TARGETS: tuple[Target, ...] = (
         ),
     ),
     Target(
+        "accelerate_config",
+        "the configuration file of accelerate launch",
+        "accelerate",
+        ("0.15.0", "0.19.0", "0.24.1", "0.30.1", "0.34.2", "1.6.0", "1.10.1", "1.15.0"),
+        _LOOKED_AT,
+        (
+            Part(
+                "accelerate/commands/config/config_args.py",
+                How.FIELDS,
+                ("ClusterConfig", "SageMakerConfig"),
+            ),
+        ),
+    ),
+    Target(
         "paddle_launch",
         "paddle.distributed.launch",
         "paddlepaddle",

@@ -33,6 +33,12 @@ deepspeed
     nodes (--num_nodes: S, and AT_LEAST), processes_per_node (--num_gpus), hosts, nodes and processes_per_node
     of --include, master_addr, master_port (D 29500), node_rank; hostfile and configuration as references,
     whose claims arrive in the launch's scope
+accelerate launch
+    world_size (--num_processes), nodes R (--num_machines), node_rank, max_restarts, master_addr, master_port (0
+    unresolved), rendezvous_backend (D static; the file's is never read), tasks_per_node R 1 under srun or mpirun,
+    mixed_precision, distributed_type, fsdp_*, parallel sizes, env.CUDA_VISIBLE_DEVICES (--gpu_ids), zero_stage and
+    gradient_accumulation_steps as source `deepspeed`; its configuration, the DeepSpeed file and the hostfile as
+    references. Launch.launcher is `deepspeed` where DeepSpeed's own launcher reaches the other machines
 paddle (paddle.distributed.launch, fleetrun)
     a variable wins over its option (E). Collective: nodes R (--nnodes, or the number of --ips; D 1), hosts,
     processes_per_node (--nproc_per_node, else the number of --gpus or --devices), node_rank,
@@ -54,6 +60,7 @@ every launch
     script, interpreter, working_directory, container (`apptainer IMAGE`, `docker IMAGE`, `pyxis IMAGE`),
     prelude, and env.NAME (E) for every variable it sees; secrets are Unresolved("redacted")
 derived (preflight.job.derive)
+    processes_per_node of accelerate = world_size // nodes;
     world_size = nodes x processes_per_node (tasks for plain python), processes_per_node of plain python =
     tasks_per_node, data_parallel_size; with `because`
 """

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from preflight.job import Claim, Known
 from preflight.sources.base import Command, LauncherReader, LaunchLine, Reading, Tree, Variable, Word
 from preflight.sources.launchers import slurm
+from preflight.sources.launchers.accelerate import AccelerateReader
 from preflight.sources.launchers.context import (
     state_context,
     state_copies,
@@ -35,7 +36,12 @@ from preflight.sources.launchers.wrappers import (
 )
 
 #: Launchers in the order in which they are asked; plain python is tried when none of them answers.
-READERS: tuple[LauncherReader, ...] = (TorchrunReader(), DeepSpeedReader(), PaddleReader())
+READERS: tuple[LauncherReader, ...] = (
+    TorchrunReader(),
+    DeepSpeedReader(),
+    AccelerateReader(),
+    PaddleReader(),
+)
 _PLAIN = PythonReader()
 _PROGRAM = ProgramReader()
 #: Launches of one script that are read.
@@ -265,7 +271,7 @@ def _read(line: Line, header: dict[str, slurm.Asked], tree: Tree, *, elsewhere: 
         line.wrappers,
         header,
         elsewhere=elsewhere or line.prefixed,
-        reaches_nodes=isinstance(line.found.reader, DeepSpeedReader),
+        reaches_nodes=any(started.launcher == "deepspeed" for started in reading.launches),
     )
     environment = state_environment(launch, line.environment)
     return replace(

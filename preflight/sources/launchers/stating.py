@@ -62,7 +62,7 @@ class Stating:
         """State one claim and return it."""
         claim = Claim(
             quantity=quantity,
-            value=_unless_blank(value) if quantity in _OF_HOSTS else value,
+            value=unless_blank(value) if quantity in _OF_HOSTS else value,
             span=span,
             spelling=spelling,
             source=source or self.source,
@@ -99,7 +99,7 @@ class Stating:
         )
 
 
-def _unless_blank(value: Value) -> Value:
+def unless_blank(value: Value) -> Value:
     """A host that is a blank to be filled in is as unknown as one that comes from outside."""
     blanks = [item for item in alternatives(value) if isinstance(item, str) and _BLANK.fullmatch(item.strip())]
     return Unresolved(f"`{blanks[0]}`, which is to be filled in") if blanks else value

@@ -1,0 +1,46 @@
+"""What a trainer is told, and how Accelerate and FSDP are set up."""
+
+from preflight.job.quantity import Quantity
+
+TRAINING = (
+    Quantity("mixed_precision", str, "precision of the trainer: no, fp16, bf16, fp8"),
+    Quantity("learning_rate", float, "learning rate of the optimizer"),
+    Quantity("weight_decay", float, "weight decay of the optimizer"),
+    Quantity("warmup_steps", int, "steps of learning-rate warm-up"),
+    Quantity("gradient_clipping", float, "largest norm of the gradients"),
+    Quantity("model_name", str, "model that is trained, by name or path"),
+    Quantity("gradient_checkpointing", bool, "the trainer computes activations again in the backward pass"),
+    Quantity("save_strategy", str, "when the trainer saves: no, steps, epoch, best"),
+    Quantity("save_steps", float, "steps between two checkpoints; below 1 a share of all steps"),
+    Quantity("eval_strategy", str, "when the trainer evaluates: no, steps, epoch"),
+    Quantity("eval_steps", float, "steps between two evaluations; below 1 a share of all steps"),
+    Quantity("load_best_model", bool, "the trainer loads its best checkpoint at the end"),
+    Quantity("trainer_argument", str, "name of one argument that the trainer is given"),
+)
+
+ACCELERATE = (
+    Quantity("accelerate_key", str, "one key of an Accelerate configuration, dotted below its section"),
+    Quantity("distributed_type", str, "distributed_type of Accelerate: MULTI_GPU, DEEPSPEED, FSDP ..."),
+    Quantity(
+        "multinode_launcher", str, "what Accelerate starts DeepSpeed with on several machines: pdsh, standard ..."
+    ),
+    Quantity("rendezvous_backend_unread", str, "back end named where the launcher does not look for it"),
+)
+
+FSDP = (
+    Quantity("fsdp_version", int, "1 wraps in FullyShardedDataParallel, 2 uses fully_shard"),
+    Quantity("fsdp_wrap_policy", str, "which modules become units: TRANSFORMER_BASED_WRAP, SIZE_BASED_WRAP, NO_WRAP"),
+    Quantity("fsdp_layer_classes", tuple, "names of the layer classes that become units"),
+    Quantity("fsdp_sharding_strategy", str, "what is sharded: FULL_SHARD, SHARD_GRAD_OP, NO_SHARD, HYBRID_SHARD ..."),
+    Quantity("fsdp_state_dict_type", str, "how checkpoints are written: FULL_, SHARDED_ or LOCAL_STATE_DICT"),
+    Quantity("fsdp_backward_prefetch", str, "when the next unit is gathered in the backward pass"),
+    Quantity("fsdp_forward_prefetch", bool, "the next unit is gathered ahead in the forward pass"),
+    Quantity("fsdp_offload_params", bool, "parameters and gradients rest in host memory"),
+    Quantity("fsdp_use_orig_params", bool, "parameters keep their own names and shapes"),
+    Quantity("fsdp_cpu_ram_efficient_loading", bool, "only the first rank loads the weights"),
+    Quantity("fsdp_sync_module_states", bool, "the first rank's weights are sent to all others"),
+    Quantity(
+        "fsdp_reshard_after_forward", str, "whether (version 2) or how parameters are freed after the forward pass"
+    ),
+    Quantity("fsdp_activation_checkpointing", bool, "FSDP computes activations again in the backward pass"),
+)
