@@ -11,4 +11,5 @@ SERVERS = (
     Quantity("ps_role", str, "role of the process: PSERVER, TRAINER ..."),
     Quantity("ps_index", int, "index of the process among those of its role"),
     Quantity("ps_current_endpoint", str, "the process's own host:port"),
+    Quantity("gloo_http_port", int, "port at which servers and trainers meet for Gloo, given to Paddle's launcher"),
 )

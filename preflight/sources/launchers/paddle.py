@@ -19,6 +19,7 @@ from preflight.sources.launchers.stating import (
     as_text,
     count_of,
     endpoint,
+    first_of,
     node_range,
     said,
     said_by,
@@ -44,6 +45,7 @@ _OPTIONS = generated(
         "start_port": "--started_port",
         "devices": "--selected_devices",
         "master": "--etcd_server",
+        "endpoints": "--endpoints",
         "ranks": "--ranks",
         "rank_mapping": "--enable_rank_mapping",
     },
@@ -151,7 +153,7 @@ def _state_collective(stating: Stating, settings: dict[str, Said], line: LaunchL
     if "nproc_per_node" in settings:
         stating.given("processes_per_node", settings["nproc_per_node"], as_int)
     elif "devices" in settings:
-        stating.given("processes_per_node", settings["devices"], _devices)
+        stating.given("processes_per_node", settings["devices"], device_count)
     if any(wrapper in ("srun", "mpirun", "mpiexec") for wrapper in line.wrappers):
         spelling = f"{word.spelling} (is started once on each node and starts the ranks itself)"
         stating.say("tasks_per_node", Known(1), word.span, spelling, relation=Relation.REQUIRES)
@@ -172,7 +174,7 @@ def _state_master(stating: Stating, settings: dict[str, Said]) -> None:
         return
     ips = settings.get("ips")
     if ips is not None:
-        stating.given("master_addr", ips, lambda value: lift(_first, as_strings(value)))
+        stating.given("master_addr", ips, lambda value: lift(first_of, as_strings(value)))
     stating.given("master_port", settings.get("start_port"), as_int)
 
 
@@ -200,6 +202,7 @@ def _state_servers(stating: Stating, settings: dict[str, Said], line: LaunchLine
     elif "nnodes" in settings:
         stating.given("nodes", settings["nnodes"], lambda value: node_range(value)[1], relation=Relation.REQUIRES)
     stating.given("node_rank", _unless_negative(settings.get("rank")), as_int)
+    stating.given("gloo_http_port", settings.get("http_port") or settings.get("gloo_port"), as_int)
     _state_master(stating, settings)
 
 
@@ -225,7 +228,9 @@ def _hosts_of(settings: dict[str, Said]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _devices(value: Value) -> Value:
+def device_count(value: Value) -> Value:
+    """How many devices a list such as `0,1,2` names."""
+
     def count(item: Plain) -> Plain:
         names = [part for part in str(item).split(",") if part.strip()]
         if not names or not all(part.strip().isdigit() for part in names):
@@ -233,10 +238,6 @@ def _devices(value: Value) -> Value:
         return len(names)
 
     return lift(count, value)
-
-
-def _first(item: Plain) -> Plain:
-    return item[0] if isinstance(item, tuple) and item else ""
 
 
 def _unless_negative(setting: Said | None) -> Said | None:

@@ -30,13 +30,20 @@ def is_python(words: Sequence[Word]) -> bool:
         return False
     text = text_of(words[0])
     if text is not None:
-        return _PYTHON.fullmatch(posixpath.basename(text)) is not None
+        return _PYTHON.fullmatch(posixpath.basename(text)) is not None or _stands_for_python(words)
     if _PYTHON.fullmatch(posixpath.basename(head(words[0]))):
         return True
     if "py" not in words[0].spelling.lower() or len(words) < 2:
         return False
     following = text_of(words[1]) or ""
     return following in ("-m", "-u") or following.endswith(".py")
+
+
+def _stands_for_python(words: Sequence[Word]) -> bool:
+    """Whether a name of the site's own is called the way only an interpreter is: `fluid -u train.py`."""
+    if len(words) < 3 or "." in (text_of(words[0]) or ""):
+        return False
+    return text_of(words[1]) == "-u" and (text_of(words[2]) or "").endswith(".py")
 
 
 def python_program(words: Sequence[Word]) -> PythonProgram | None:

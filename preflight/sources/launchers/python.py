@@ -17,7 +17,7 @@ from preflight.sources.launchers.starting import started
 from preflight.sources.launchers.stating import Stating, as_strings, as_text, count_of, endpoint, said_by
 
 _RANKED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK")
-_PADDLE_RANKED = ("TRAINING_ROLE", "PADDLE_TRAINER_ID")
+_PADDLE_RANKED = ("TRAINING_ROLE", "PADDLE_TRAINING_ROLE", "PADDLE_TRAINER_ID")
 _PADDLE_PEERS = (
     "PADDLE_TRAINERS_NUM",
     "PADDLE_TRAINER_ENDPOINTS",
@@ -25,6 +25,8 @@ _PADDLE_PEERS = (
     "PADDLE_MASTER",
     "PADDLE_CURRENT_ENDPOINT",
 )
+#: Any of these makes a process one of Paddle's collective ranks, where it is no server or trainer.
+_PADDLE_COLLECTIVE = ("PADDLE_TRAINER_ID", "PADDLE_TRAINER_ENDPOINTS", "PADDLE_TRAINERS_NUM")
 
 
 def has_ranks(environment: Mapping[str, Variable]) -> bool:
@@ -33,9 +35,9 @@ def has_ranks(environment: Mapping[str, Variable]) -> bool:
         return True
     if "RANK" in environment and "WORLD_SIZE" in environment:
         return True
-    return any(name in environment for name in _PADDLE_RANKED) and (
-        "TRAINING_ROLE" in environment or any(name in environment for name in _PADDLE_PEERS)
-    )
+    if "TRAINING_ROLE" in environment or "PADDLE_TRAINERS_NUM" in environment:
+        return True
+    return any(name in environment for name in _PADDLE_RANKED) and any(name in environment for name in _PADDLE_PEERS)
 
 
 class PythonReader:
@@ -55,7 +57,7 @@ class PythonReader:
         environment = line.command.environment
         if _is_parameter_server(environment):
             _state_parameter_server(stating, environment)
-        elif "PADDLE_TRAINER_ID" in environment or "PADDLE_TRAINER_ENDPOINTS" in environment:
+        elif any(name in environment for name in _PADDLE_COLLECTIVE):
             _state_paddle(stating, environment)
         _state_torch(stating, environment)
         return Reading(
@@ -85,7 +87,7 @@ def _first_set(names: tuple[str, ...], environment: Mapping[str, Variable]) -> s
 
 
 def _is_parameter_server(environment: Mapping[str, Variable]) -> bool:
-    return any(name in environment for name in ("TRAINING_ROLE", *_SERVER_LISTS))
+    return any(name in environment for name in ("TRAINING_ROLE", "PADDLE_TRAINING_ROLE", *_SERVER_LISTS))
 
 
 def _state_parameter_server(stating: Stating, environment: Mapping[str, Variable]) -> None:

@@ -20,6 +20,7 @@ from preflight.sources.launchers.deepspeed import DeepSpeedReader
 from preflight.sources.launchers.options import text_of
 from preflight.sources.launchers.origins import with_origins
 from preflight.sources.launchers.paddle import PaddleReader
+from preflight.sources.launchers.paddle_wrapper import PaddleWrapperReader, is_wrapper
 from preflight.sources.launchers.plain import plain_program
 from preflight.sources.launchers.program import ProgramReader, is_program
 from preflight.sources.launchers.programs import is_python, python_program
@@ -41,6 +42,7 @@ READERS: tuple[LauncherReader, ...] = (
     DeepSpeedReader(),
     AccelerateReader(),
     PaddleReader(),
+    PaddleWrapperReader(),
 )
 _PLAIN = PythonReader()
 _PROGRAM = ProgramReader()
@@ -211,6 +213,8 @@ def _launcher(words: Sequence[Word]) -> _Found | None:
             )
         ):
             return _Found(reader, program.words, program.interpreter)
+    if not program.module and inner.endswith(".py") and is_wrapper(program.words):
+        return _Found(PaddleWrapperReader(), program.words, program.interpreter)
     return None
 
 

@@ -149,6 +149,11 @@ def count_of(value: Value) -> Value:
     return lift(lambda item: len(item) if isinstance(item, tuple) else 1, value)
 
 
+def first_of(item: Plain) -> Plain:
+    """The first member of a list; empty text where there is none."""
+    return item[0] if isinstance(item, tuple) and item else ""
+
+
 def node_range(value: Value) -> tuple[Value, Value]:
     """Smallest and possible node counts of `4`, `"2:4"`; both unresolved where it is neither."""
 

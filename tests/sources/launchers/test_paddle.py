@@ -103,3 +103,38 @@ def test_collective_ranks_started_by_hand() -> None:
     found = values(reading, source="environment")
     assert (found["rank"], found["world_size"], found["master_port"]) == (2, 4, 777)
     assert only(reading, "world_size").relation is Relation.REQUIRES
+
+
+def test_a_model_s_own_launch_script_starts_ranks_as_paddle_does() -> None:
+    reading = read(
+        "python ./ernie/finetune_launch.py --nproc_per_node 8 --selected_gpus 0,1,2,3 --node_ips 10.1.0.1,10.1.0.2"
+        " --node_id 1 ./ernie/run_mrc.py --batch_size 16"
+    )
+    assert reading.launches[0].launcher == "paddle"
+    found = values(reading, source="paddle")
+    assert (found["hosts"], found["nodes"], found["node_rank"]) == (("10.1.0.1", "10.1.0.2"), 2, 1)
+    assert (found["processes_per_node"], found["master_addr"]) == (8, "10.1.0.1")
+    assert reading.launches[0].arguments == ("--batch_size", "16")
+
+
+def test_such_a_script_is_known_by_its_options_under_any_name() -> None:
+    named = read("python start.py --node_ips=a,b --selected_gpus=0,1 train.py")
+    assert values(named, source="paddle")["processes_per_node"] == 2
+    assert not read("python train.py --node_ips=a,b").launches
+
+
+def test_a_rank_of_an_interpreter_under_a_name_of_its_own() -> None:
+    reading = read("PADDLE_TRAINING_ROLE=TRAINER PADDLE_TRAINERS_NUM=2 PADDLE_TRAINER_ID=1 fluid -u train.py --lr 1")
+    found = values(reading, source="environment")
+    assert (found["ps_role"], found["ps_index"], found["ps_workers"]) == ("TRAINER", 1, 2)
+    assert reading.launches[0].arguments == ("--lr", "1")
+
+
+def test_the_number_of_trainers_alone_makes_a_rank() -> None:
+    world = only(read("PADDLE_TRAINERS_NUM=2 python train.py"), "world_size")
+    assert (world.value, world.relation) == (Known(2), Relation.REQUIRES)
+
+
+def test_the_port_where_gloo_meets() -> None:
+    reading = read("fleetrun --servers=a:1,b:1 --workers=a:2,b:2 --http_port=9000 t.py")
+    assert only(reading, "gloo_http_port").value == Known(9000)
