@@ -12,4 +12,5 @@ SERVERS = (
     Quantity("ps_index", int, "index of the process among those of its role"),
     Quantity("ps_current_endpoint", str, "the process's own host:port"),
     Quantity("gloo_http_port", int, "port at which servers and trainers meet for Gloo, given to Paddle's launcher"),
+    Quantity("waits_for_servers", bool, "the program waits until the servers' ports answer before it trains"),
 )

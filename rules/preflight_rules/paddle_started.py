@@ -1,0 +1,386 @@
+"""Which servers and trainers a script really starts, and when."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from preflight.job import Claim, Job, Known, Launch
+from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.outcome import Confidence, Severity
+from preflight_rules.paddle_ps import endpoints
+from preflight_rules.reading import (
+    deciding,
+    host_of,
+    is_loopback,
+    job_value,
+    numbers,
+    placed,
+    quoted,
+    texts,
+    undecided,
+    where,
+)
+
+#: A command ends with this where the shell goes on without waiting for it.
+_BACKGROUND = re.compile(r"(?<![&>])&(?![&>\d])")
+
+
+def _role(job: Job, launch: Launch) -> str:
+    """PSERVER, TRAINER, or empty where it is not known."""
+    roles = {text for claim in job.setting("ps_role", launch.scope) for text in texts(claim.value)}
+    return roles.pop() if len(roles) == 1 else ""
+
+
+def _by_program(job: Job) -> Iterator[tuple[Launch, ...]]:
+    """The launches with a role, those of one program together."""
+    found: dict[str, list[Launch]] = {}
+    for launch in job.launches:
+        if job.setting("ps_role", launch.scope):
+            found.setdefault(launch.program, []).append(launch)
+    yield from (tuple(group) for group in found.values())
+
+
+def _spread(job: Job, launch: Launch) -> bool:
+    """Whether the endpoints that a launch knows lie on several hosts, so that others may be started elsewhere."""
+    known = (*job.setting("ps_server_endpoints", launch.scope), *job.setting("ps_worker_endpoints", launch.scope))
+    hosts = {host_of(entry) for claim in known for entry in endpoints((claim,))}
+    return len(hosts) > 1 or any(not alternative.alternatives for alternative in known)
+
+
+@rule(
+    "PPS010",
+    "fewer-trainers-started-than-declared",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("PaddlePaddle/Paddle#7422", "PaddlePaddle/Paddle#7465"),
+)
+def fewer_trainers_started_than_declared(job: Job) -> Iterator[Verdict]:
+    """A script that starts a whole parameter-server job starts fewer trainers than it tells the servers to expect.
+
+    What it checks:
+        Where servers and trainers of one program are started side by side on one host, there are as many trainers,
+        each with an index of its own, as PADDLE_TRAINERS_NUM says.
+
+    Why it matters:
+        Servers in synchronous mode wait for every trainer at each step: with one missing nobody gets past the first.
+
+    Example:
+        `export PADDLE_TRAINERS_NUM=2` and then one server and `PADDLE_TRAINER_ID=0` only.
+
+    Fix:
+        Start the missing trainers, or lower the number.
+
+    Known limits:
+        Where the endpoints name several hosts the others may be started elsewhere, and nothing is said. A loop whose
+        count is not known leaves it unknown.
+
+    Evidence:
+        PaddlePaddle/Paddle#7422, PaddlePaddle/Paddle#7465.
+    """
+    met = False
+    for group in _by_program(job):
+        trainers = [launch for launch in group if _role(job, launch) == "TRAINER"]
+        if not trainers or not any(_role(job, launch) == "PSERVER" for launch in group):
+            continue
+        met = True
+        yield _enough(job, group, trainers)
+    if not met:
+        yield not_applicable(job.name, "no script starts both the servers and the trainers of a program")
+
+
+def _enough(job: Job, group: Sequence[Launch], trainers: Sequence[Launch]) -> Verdict:
+    subject = trainers[0].id
+    counts = deciding(job, "ps_workers", trainers[0].scope)
+    indices = [claim for launch in trainers for claim in job.setting("ps_index", launch.scope)]
+    if not counts:
+        return unknown(subject, "nothing says how many trainers there are to be")
+    open_end = undecided(subject, (*counts, *indices), trainers[0])
+    if open_end is not None:
+        return open_end
+    if any(not _role(job, launch) for launch in group) or any(_spread(job, launch) for launch in group):
+        return unknown(subject, "other trainers may be started on other hosts", at=counts[0])
+    started = {number for claim in indices for number in numbers(claim.value)} or set(range(len(trainers)))
+    wanted = min(numbers(job_value(counts)), default=0)
+    if len(started) >= wanted:
+        return passed(subject)
+    missing = sorted(set(range(wanted)) - started)
+    names = ", ".join(map(str, missing[:8])) + (" ..." if len(missing) > 8 else "")
+    return failed(
+        subject,
+        f"{quoted(counts[0])} says {wanted} trainers, but only {len(started)} are started beside the servers"
+        f" ({'index' if len(started) == 1 else 'indices'} {', '.join(map(str, sorted(started)))}): the servers wait"
+        f" for trainer {names} for ever.",
+        at=counts[0],
+        also=tuple((launch, "a trainer") for launch in trainers[:4]),
+        remedy=f"Start trainer {names} too, or set PADDLE_TRAINERS_NUM to {len(started)}.",
+    )
+
+
+@rule(
+    "PPS011",
+    "index-of-role-twice",
+    severity=Severity.ERROR,
+    profile="gate",
+    evidence=("PaddlePaddle/Paddle#16138", "PaddlePaddle/Paddle#3659"),
+)
+def index_of_role_twice(job: Job) -> Iterator[Verdict]:
+    """Two trainers that run at the same time have one index.
+
+    What it checks:
+        Trainers (or collective ranks with PADDLE_TRAINER_ID) of one program that are started in the background of
+        one script have different indices.
+
+    Why it matters:
+        The servers take the two for one trainer and wait for the other index for ever.
+
+    Example:
+        `PADDLE_TRAINER_ID=0 python train.py &` twice.
+
+    Fix:
+        Count the indices from 0, one for each trainer.
+
+    Known limits:
+        Launches that run one after the other, and those of different files, are not compared.
+
+    Evidence:
+        PaddlePaddle/Paddle#16138, PaddlePaddle/Paddle#3659.
+    """
+    met = False
+    for group in _by_program(job):
+        seen: dict[tuple[str, int], tuple[Launch, Claim]] = {}
+        trainers = [launch for launch in group if _role(job, launch) == "TRAINER"]
+        for launch in trainers if len(trainers) > 1 else ():
+            met = True
+            claims = job.setting("ps_index", launch.scope)
+            open_end = undecided(launch.id, claims, launch)
+            found = numbers(job_value(claims)) if claims else ()
+            if open_end is not None or len(found) != 1:
+                yield open_end or unknown(launch.id, "nothing says which trainer it is")
+                continue
+            key = (launch.span.path, found[0])
+            first = seen.setdefault(key, (launch, claims[0]))
+            if first[0] is not launch and _stays(first[0]) and _same_servers(job, first[0], launch):
+                yield failed(
+                    launch.id,
+                    f"{quoted(claims[0])} is the index of the trainer of {where(first[1])} too, which still runs then.",
+                    at=claims[0],
+                    also=((first[1], f"trainer {found[0]} already"),),
+                    remedy="Give each trainer an index of its own, counted from 0.",
+                )
+            else:
+                yield passed(launch.id)
+    if not met:
+        yield not_applicable(job.name, "no two trainers are started together")
+
+
+def _same_servers(job: Job, one: Launch, other: Launch) -> bool:
+    lists = [job.value("ps_server_endpoints", launch.scope) for launch in (one, other)]
+    return lists[0] == lists[1] and (isinstance(lists[0], Known) or one.condition == other.condition)
+
+
+def _stays(launch: Launch) -> bool:
+    """Whether the script goes on while it runs."""
+    return _BACKGROUND.search(launch.span.snippet[max(0, launch.span.column - 1) :]) is not None
+
+
+@rule(
+    "PPS012",
+    "trainer-started-with-its-server",
+    severity=Severity.WARNING,
+    confidence=Confidence.LOW,
+    evidence=("PaddlePaddle/Paddle#9893",),
+)
+def trainer_started_with_its_server(job: Job) -> Iterator[Verdict]:
+    """One loop starts servers and trainers at once, and nothing waits until the servers listen.
+
+    What it checks:
+        Servers and trainers that one line starts in the background, by a loop over the roles, run a program that
+        waits for its servers' ports: fleet, or a transpiler of Paddle 1.3 or newer.
+
+    Why it matters:
+        A trainer that dials before its server listens stops with "Connect Failed", or loses its first requests.
+        With little data it happens at every start, otherwise now and then.
+
+    Example:
+        `for r in PSERVER TRAINER; do TRAINING_ROLE=$r python train.py & done`.
+
+    Fix:
+        Start the servers first and wait until their ports answer, or set `wait_port` of the transpiler.
+
+    Known limits:
+        Only the loop over roles is recognised, and whether the program waits is seen only where it is among the
+        files.
+
+    Evidence:
+        PaddlePaddle/Paddle#9893.
+    """
+    met = False
+    for group in _by_program(job):
+        by_line: dict[tuple[str, int], list[Launch]] = {}
+        for launch in group:
+            by_line.setdefault((launch.span.path, launch.span.line), []).append(launch)
+        for launches in by_line.values():
+            roles = {_role(job, launch): launch for launch in launches}
+            if not {"PSERVER", "TRAINER"} <= set(roles):
+                continue
+            met = True
+            yield _waits(job, roles["TRAINER"], roles["PSERVER"])
+    if not met:
+        yield not_applicable(job.name, "no line starts both servers and trainers")
+
+
+def _waits(job: Job, trainer: Launch, server: Launch) -> Verdict:
+    waiting = [c for c in job.about("waits_for_servers", trainer.scope) if True in c.alternatives]
+    if waiting:
+        return passed(trainer.id)
+    role = job.setting("ps_role", trainer.scope)[0]
+    open_end = undecided(trainer.id, (role,), trainer)
+    if open_end is not None:
+        return open_end
+    if not _stays(server):
+        return passed(trainer.id)
+    return failed(
+        trainer.id,
+        f"{quoted(role)}: the line starts trainers together with their servers, and nothing waits until the servers"
+        " listen.",
+        at=trainer,
+        also=((role, "the roles"),),
+        remedy="Start the servers first and wait for their ports (`nc -z host port`) before the trainers.",
+    )
+
+
+@rule(
+    "PPS013",
+    "gloo-port-left-to-chance",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("PaddlePaddle/Paddle#37951",),
+)
+def gloo_port_left_to_chance(job: Job) -> Iterator[Verdict]:
+    """Every host of a parameter-server job chooses its own port for Gloo to meet at.
+
+    What it checks:
+        A launch with `--servers` and `--workers` on several hosts also gives `--http_port`, unless PADDLE_WITH_GLOO
+        is 0 or the port comes from `--gloo_port`.
+
+    Why it matters:
+        Without `--http_port` the launcher takes a port that is free on the host where it runs, and tells only its
+        own processes. Processes of the other hosts look for Gloo at another port: barriers and global shuffles hang.
+
+    Example:
+        `fleetrun --servers=10.0.0.1:6170,10.0.0.2:6170 --workers=10.0.0.1:6171,10.0.0.2:6171 train.py`.
+
+    Fix:
+        Give the same `--http_port` on every host, a port free on the host of the first server.
+
+    Known limits:
+        A job that never uses Gloo (PADDLE_WITH_GLOO unset in PaddlePaddle 2.1 to 2.6, no barrier, no global shuffle)
+        runs without it.
+
+    Evidence:
+        PaddlePaddle/Paddle#37951; paddle/distributed/fleet/launch_utils.py (ParameterServerLauncher) of 2.6.2.
+    """
+    met = False
+    for launch in job.launches:
+        servers = job.setting("ps_server_endpoints", launch.scope)
+        workers = job.setting("ps_worker_endpoints", launch.scope)
+        if launch.launcher != "paddle" or not servers or not workers:
+            continue
+        met = True
+        # The option `--workers` is the old launcher's; `--trainers` of the new one has a fixed port.
+        if "worker" not in workers[0].spelling or job.setting("gloo_http_port", launch.scope) or _without(job, launch):
+            yield passed(launch.id)
+            continue
+        open_end = undecided(launch.id, (*servers, *workers), launch)
+        hosts = {host_of(entry) for entry in (*endpoints(servers), *endpoints(workers))}
+        if open_end is not None:
+            yield open_end
+        elif len(hosts) > 1 and not all(is_loopback(host) for host in hosts):
+            yield failed(
+                launch.id,
+                f"{quoted(servers[0])} and {quoted(workers[0])} span {len(hosts)} hosts without --http_port: each host"
+                " takes a free port of its own, and Gloo's processes do not find each other.",
+                at=launch,
+                also=((servers[0], "the servers"),),
+                remedy="Add the same --http_port to the launch line of every host.",
+            )
+        else:
+            yield passed(launch.id)
+    if not met:
+        yield not_applicable(job.name, "no launch lists servers and workers")
+
+
+def _without(job: Job, launch: Launch) -> bool:
+    """Whether the launch switches Gloo off, or sets its endpoint itself."""
+    off = job.setting("env.PADDLE_WITH_GLOO", launch.scope)
+    own = job.setting("env.PADDLE_GLOO_HTTP_ENDPOINT", launch.scope)
+    return bool(own) or (bool(off) and set(texts(job_value(off))) == {"0"})
+
+
+@rule(
+    "PDL001",
+    "distributed-option-with-one-trainer",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("PaddlePaddle/PaddleDetection#1232",),
+)
+def distributed_option_with_one_trainer(job: Job) -> Iterator[Verdict]:
+    """The program is told to train distributed, and the job has one trainer.
+
+    What it checks:
+        A program started by hand with `--dist`, `--distributed`, `--is_distributed` or `--use_dist` is given more
+        than one trainer where PADDLE_TRAINERS_NUM says how many there are.
+
+    Why it matters:
+        The program prepares for peers that no variable names, and waits for them: on one machine it hangs.
+
+    Example:
+        `export PADDLE_TRAINERS_NUM=1` and `python tools/train.py -c c.yml --dist`.
+
+    Fix:
+        Leave the option out on one trainer, or start the program with `python -m paddle.distributed.launch`.
+
+    Known limits:
+        What the option does is the program's own matter; only its name is known.
+
+    Evidence:
+        PaddlePaddle/PaddleDetection#1232.
+    """
+    met = False
+    for launch in job.launches:
+        counts = job.about("env.PADDLE_TRAINERS_NUM", launch.scope)
+        option = _distributed_option(launch)
+        if launch.launcher != "python" or not counts or not option:
+            continue
+        met = True
+        found = job.setting("env.PADDLE_TRAINERS_NUM", launch.scope)
+        open_end = undecided(launch.id, found, launch)
+        if open_end is not None:
+            yield open_end
+        elif set(numbers(job_value(found))) == {1}:
+            yield failed(
+                launch.id,
+                f"`{option}` asks for distributed training, but {placed(found[0])} says there is one trainer: the"
+                " program waits for peers that nobody starts.",
+                at=launch,
+                also=((found[0], "one trainer"),),
+                remedy=f"Leave `{option}` out for one trainer.",
+            )
+        else:
+            yield passed(launch.id)
+    if not met:
+        yield not_applicable(job.name, "no launch with PADDLE_TRAINERS_NUM asks for distributed training")
+
+
+_DISTRIBUTED = re.compile(r"--(?:use_|is_)?dist(?:ributed)?(?:=(?:1|true|True))?")
+
+
+def _distributed_option(launch: Launch) -> str:
+    for index, text in enumerate(launch.arguments):
+        if text is None or not _DISTRIBUTED.fullmatch(text):
+            continue
+        following = launch.arguments[index + 1] if index + 1 < len(launch.arguments) else "--"
+        if following is not None and following.lower() not in ("false", "0", "no"):
+            return text
+    return ""

@@ -1,0 +1,3 @@
+#!/bin/bash
+PADDLE_TRAINER_ID=$1 TRAINING_ROLE=TRAINER python train.py &
+PADDLE_TRAINER_ID=$2 TRAINING_ROLE=TRAINER python train.py &

@@ -1,0 +1,2 @@
+#!/bin/bash
+fleetrun --servers=$SERVERS --workers=$WORKERS train.py
