@@ -9,6 +9,7 @@ from __future__ import annotations
 from preflight.job.quantity import Quantity
 from preflight.job.vocabulary.context import CONTEXT
 from preflight.job.vocabulary.meeting import MEETING
+from preflight.job.vocabulary.paddle import PADDLE
 from preflight.job.vocabulary.scheduling import SCHEDULING
 from preflight.job.vocabulary.script import SCRIPT
 from preflight.job.vocabulary.servers import SERVERS
@@ -20,7 +21,7 @@ ENVIRONMENT_PREFIX = "env."
 
 QUANTITIES: dict[str, Quantity] = {
     quantity.name: quantity
-    for subject in (STARTING, SCHEDULING, MEETING, SIZES, SERVERS, SCRIPT, CONTEXT, TRAINING, ACCELERATE, FSDP)
+    for subject in (STARTING, SCHEDULING, MEETING, SIZES, SERVERS, SCRIPT, CONTEXT, TRAINING, ACCELERATE, FSDP, PADDLE)
     for quantity in subject
 }
 

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from preflight.job import Claim, Known, Relation, Strength, Unresolved, Value, alternatives, lift
 from preflight.job.value import Plain
+from preflight.sources.python import paddle_fluid, paddle_layers, paddle_static, paddle_strategy
 from preflight.sources.python.module import Module, argument, is_none, last, value_of
 
-#: Positions of DistributeTranspiler.transpile's arguments (Paddle 1.x and paddle.distributed.transpiler).
-_TRANSPILE = {"trainer_id": 0, "pservers": 2, "trainers": 3}
+_SUBJECTS = (paddle_fluid.claims, paddle_layers.claims, paddle_static.claims, paddle_strategy.claims)
+_OF_PADDLE = re.compile(r"\b(?:paddle|fluid|fleet)\b")
 
 
 def claims(module: Module) -> Iterator[Claim]:
-    """All claims about fleet, role makers and the legacy transpiler."""
+    """All claims about fleet, role makers and the legacy transpiler, and what further modules say of Paddle."""
+    if _OF_PADDLE.search(module.file.text) is None:
+        return
+    yield from _roles(module)
+    yield from _fleet_calls(module)
+    for subject in _SUBJECTS:
+        yield from subject(module)
+
+
+def _roles(module: Module) -> Iterator[Claim]:
     for call in module.calls:
         name = module.called(call)
         short = last(name)
@@ -24,12 +35,27 @@ def claims(module: Module) -> Iterator[Claim]:
             yield module.claim("ps_mode", False, call, relation=Relation.REQUIRES, source="paddle")
         elif short == "UserDefinedRoleMaker":
             yield from _role_maker(module, call)
-        elif short == "transpile" and (argument(call, "pservers") is not None or len(call.args) >= 4):
-            yield from _transpile(module, call)
+        elif short == "transpile" and paddle_fluid.is_transpile(call):
+            yield module.claim("waits_for_servers", True, call.func, strength=Strength.DEFAULT, source="paddle")
+            if argument(call, "pservers") is not None or len(call.args) >= 4:
+                yield from _transpile(module, call)
+
+
+def _fleet_calls(module: Module) -> Iterator[Claim]:
+    """Which methods of fleet the script calls, at its `fleet.init` or the first of them."""
+    found: dict[str, ast.Call] = {}
+    for call in module.calls:
+        name = module.called(call)
+        if "fleet" in name.split(".")[:-1]:
+            found.setdefault(last(name), call)
+    if found:
+        at = found.get("init") or next(iter(found.values()))
+        yield module.claim("fleet_calls", tuple(sorted(found)), at.func, spelling=module.text(at), source="paddle")
 
 
 def _fleet_init(module: Module, call: ast.Call, name: str) -> Iterator[Claim]:
     """`fleet.init(is_collective=...)`, or what its role maker or its module says; the default is servers."""
+    yield module.claim("waits_for_servers", True, call, strength=Strength.DEFAULT, source="paddle")
     given = argument(call, "is_collective", 1)
     role_maker = argument(call, "role_maker", 0)
     if given is None and role_maker is not None:
@@ -70,14 +96,14 @@ def _role_maker(module: Module, call: ast.Call) -> Iterator[Claim]:
 
 def _transpile(module: Module, call: ast.Call) -> Iterator[Claim]:
     yield module.claim("ps_mode", True, call.func, spelling=module.text(call), source="paddle")
-    pservers = argument(call, "pservers", _TRANSPILE["pservers"])
+    pservers = argument(call, "pservers", paddle_fluid.POSITIONS["pservers"])
     if pservers is not None:
         value = _endpoints(module, value_of(pservers))
         yield from _known(module, "ps_server_endpoints", value, pservers)
-    trainers = argument(call, "trainers", _TRANSPILE["trainers"])
+    trainers = argument(call, "trainers", paddle_fluid.POSITIONS["trainers"])
     if trainers is not None:
         yield from _known(module, "ps_workers", module.fold(value_of(trainers)), trainers)
-    trainer_id = argument(call, "trainer_id", _TRANSPILE["trainer_id"])
+    trainer_id = argument(call, "trainer_id", paddle_fluid.POSITIONS["trainer_id"])
     if trainer_id is not None:
         yield from _known(module, "ps_index", module.fold(value_of(trainer_id)), trainer_id)
 

@@ -51,6 +51,8 @@ _OF_MODULES = frozenset(
         "set_epoch_called",
         "serial_work",
         "training_framework",
+        "waits_for_servers",
+        "rank_dependent_steps",
     )
 )
 #: Without one of these words a module states none of that, and only what it imports needs to be looked at.
@@ -58,13 +60,13 @@ _WORDS_OF_MODULES = (
     r"process_group|InitProcessGroup|init_distributed|DataParallel|distributed_model|fully_shard|set_epoch"
     r"|barrier|wait_for_everyone|broadcast|(?:process|rank_zero|distributed_zero)_first"
     r"|Trainer|Accelerator|Fabric|Runner|TrainingArguments|MASTER_|master[_-](?:addr|port)"
-    r"|(?:dist|ddp|distributed)[_-]backend|ddp_timeout"
+    r"|(?:dist|ddp|distributed)[_-]backend|ddp_timeout|fleet|transpile"
 )
 #: Nor does a script in a folder that nothing starts state anything without one of these, or one of those above.
 _WORDS = (
     r"DataLoader|Sampler|load_dataset|\bload\(|memmap|glob\(|read_csv|read_parquet|h5py|load_from_disk|ImageFolder"
     r"|WebDataset|TFRecordDataset|lmdb|environ|putenv|add_argument|click|epoch|[dD]eep[sS]peed|fleet|RoleMaker"
-    r"|init_parallel_env|transpile"
+    r"|init_parallel_env|minimize|ParallelExecutor"
 )
 _SPEAKING = {
     "": re.compile(f"{_WORDS_OF_MODULES}|{_WORDS}"),

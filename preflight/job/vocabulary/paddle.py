@@ -1,0 +1,38 @@
+"""What programs of PaddlePaddle are told: Fluid's transpiler, Fleet's strategy, static programs, cluster_train."""
+
+from preflight.job.quantity import Quantity
+
+PADDLE = (
+    Quantity("transpiler", str, "mode of one DistributeTranspiler: pserver, nccl2, collective; others name it"),
+    Quantity("text_argument", str, "argument of transpile that is text where a number is needed"),
+    Quantity("pserver_program_endpoint", str, "endpoint a server's program is asked for"),
+    Quantity("ps_update_mode", str, "when servers apply gradients: sync, async, half-async, geo"),
+    Quantity("slice_var_up", bool, "large parameters are cut into blocks that go to several servers"),
+    Quantity("split_method", str, "how blocks are given to servers: RoundRobin, HashName"),
+    Quantity("min_block_size", int, "elements below which a parameter is not cut", "elements"),
+    Quantity("runtime_split_send_recv", bool, "gradients are cut while training, which only asynchronous modes do"),
+    Quantity("dc_asgd", bool, "delay compensation of asynchronous updates"),
+    Quantity("geo_steps", int, "local steps between two exchanges with the servers", "steps"),
+    Quantity("parameter_shape", tuple, "sizes of one trainable parameter, where the script spells them out"),
+    Quantity("embedding_shape", tuple, "rows and width of one embedding table"),
+    Quantity("embedding_sparse", bool, "gradients of that table hold the rows of the batch only"),
+    Quantity("embedding_distributed", bool, "that table lies on the servers alone (is_distributed)"),
+    Quantity("embedding_parameter", str, "name of that table's parameter"),
+    Quantity("optimizer", str, "class of the optimizer whose minimize is called"),
+    Quantity("memory_optimize_skips_gradients", bool, "memory_optimize leaves the gradients' variables alone"),
+    Quantity("executor_knows_trainers", bool, "a ParallelExecutor is told num_trainers and trainer_id"),
+    Quantity("rank_dependent_steps", str, "a loop over batches ends or skips for some trainers only"),
+    Quantity("test_program_cloned", str, "clone(for_test=True) stands `before` or `after` minimize"),
+    Quantity("startup_program_run", bool, "a static program's startup program is run before training"),
+    Quantity("static_graph_enabled", bool, "paddle.enable_static is called"),
+    Quantity("fleet_calls", tuple, "methods of fleet that the script calls"),
+    Quantity("fleet_switch", str, "one boolean of DistributedStrategy that is set to true"),
+    Quantity("fleet_hybrid", tuple, "names of the parallel degrees that one hybrid_configs sets"),
+    Quantity("sharding_degree", int, "ranks that share the optimizer states of one replica (Fleet)"),
+    Quantity("pipeline_micro_batches", int, "micro batches of one step of Fleet's pipeline (accumulate_steps)"),
+    Quantity("pipeline_micro_batch_size", int, "samples of one micro batch of Fleet's pipeline", "samples"),
+    Quantity("pipeline_batch_size", int, "samples that one rank feeds to Fleet's pipeline in a step", "samples"),
+    Quantity("a_sync_configs_lost", int, "k_steps set before a_sync, which sets it back to 0"),
+    Quantity("stream_dataset_shuffled", str, "method of a QueueDataset that shuffles, which it cannot"),
+    Quantity("dataset_files_shared", bool, "a file list of a data set is divided over the trainers"),
+)

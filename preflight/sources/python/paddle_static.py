@@ -1,0 +1,152 @@
+"""Claims about static programs of Paddle and the order of what is done to them, and about data sets of trainers."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from preflight.job import Claim, Known
+from preflight.sources.python.attributes import enclosing
+from preflight.sources.python.module import Module, argument, dotted, last, value_of
+
+#: Variables that differ from trainer to trainer, by their last name.
+_RANK = re.compile(
+    r"(?:trainer|worker|proc|process|global|local|dist|node)?_?(?:rank|rank_id|id|index|idx)|worker_index|get_rank"
+)
+_RANKED = re.compile(r"trainer|worker|rank|proc|node")
+_STARTUP = re.compile(r"start_?up|init_prog", re.IGNORECASE)
+_DIVIDING = re.compile(
+    r"get_file_shard|split_files|worker_index|worker_num|trainer_id|trainer_num|trainers_num|TRAINER_ID|cluster_files"
+)
+
+
+def claims(module: Module) -> Iterator[Claim]:
+    """All claims about programs, loops over batches and data sets."""
+    calls: dict[str, list[ast.Call]] = {}
+    for call in module.calls:
+        calls.setdefault(last(module.called(call)), []).append(call)
+    minimized = calls.get("minimize", [])
+    for call in calls.get("clone", []):
+        yield from _clone(module, call, minimized)
+    for call in calls.get("enable_static", []):
+        if module.called(call).startswith("paddle"):
+            yield module.claim("static_graph_enabled", True, call, source="paddle")
+    if minimized:
+        yield from _startup(module, calls, minimized)
+    for loop in module.nodes(ast.For):
+        yield from _uneven(module, loop)
+    for name in ("local_shuffle", "global_shuffle"):
+        for call in calls.get(name, []):
+            yield from _shuffled(module, call, name)
+    for call in calls.get("set_filelist", []):
+        yield from _files(module, call)
+
+
+def _clone(module: Module, call: ast.Call, minimized: list[ast.Call]) -> Iterator[Claim]:
+    """Whether `clone(for_test=True)` stands before or behind minimize, both straight in one function."""
+    given = argument(call, "for_test", 0)
+    if given is None or module.fold(value_of(given)) != Known(True) or module.condition(call):
+        return
+    place = enclosing(module, call)
+    for other in minimized:
+        if enclosing(module, other) is not place or module.condition(other):
+            continue
+        order = "after" if other.lineno < call.lineno else "before"
+        reason = module.claim("optimizer", "", other.func, spelling=module.text(other.func), source="paddle")
+        yield module.claim(
+            "test_program_cloned", order, call.func, spelling=module.text(call), source="paddle", because=(reason,)
+        )
+        return
+
+
+def _startup(module: Module, calls: dict[str, list[ast.Call]], minimized: list[ast.Call]) -> Iterator[Claim]:
+    """Whether a script that trains a static program by an Executor of its own runs a startup program at all."""
+    executors = {module.bound_to(call) for call in calls.get("Executor", [])} - {""}
+    runs = [c for c in calls.get("run", []) if isinstance(c.func, ast.Attribute) and dotted(c.func.value) in executors]
+    if not runs:
+        return
+    others = [
+        c for name in ("train_from_dataset", "load_persistables", "load_params", "load") for c in calls.get(name, [])
+    ]
+    given = [module.text(item) for call in runs for item in (*call.args, *(k.value for k in call.keywords))]
+    ran = any(_STARTUP.search(text) for text in given)
+    if not ran and (others or not all(_is_plain_run(module, call) for call in runs)):
+        return
+    first = runs[0]
+    yield module.claim("startup_program_run", ran, first.func, spelling=module.text(first.func), source="paddle")
+
+
+def _is_plain_run(module: Module, call: ast.Call) -> bool:
+    """Whether a call of Executor.run feeds or fetches, or names the main program: no startup under another name."""
+    if argument(call, "feed", 1) is not None or argument(call, "fetch_list", 2) is not None:
+        return True
+    given = argument(call, "program", 0)
+    return given is not None and "main" in module.text(value_of(given))
+
+
+def _uneven(module: Module, loop: ast.For) -> Iterator[Claim]:
+    """`if trainer_id != 3 and batch_id > 100: break`: the loop ends sooner for some trainers."""
+    for node in loop.body:
+        if not isinstance(node, ast.If):
+            continue
+        ends = next((item for item in node.body if isinstance(item, (ast.Break, ast.Continue))), None)
+        named = _rank_named(module, node.test) if ends is not None else ""
+        if named:
+            yield module.claim(
+                "rank_dependent_steps",
+                named,
+                node.test,
+                spelling=f"if {module.text(node.test)}",
+                condition="",
+                source="paddle",
+            )
+
+
+def _rank_named(module: Module, test: ast.expr) -> str:
+    """The rank that a condition compares with something, by name; empty where there is none."""
+    for node in ast.walk(test):
+        if not isinstance(node, ast.Compare):
+            continue
+        for side in (node.left, *node.comparators):
+            written = last(dotted(side.func if isinstance(side, ast.Call) else side))
+            if _RANK.fullmatch(written) and _RANKED.search(written):
+                return written
+    return ""
+
+
+def _shuffled(module: Module, call: ast.Call, name: str) -> Iterator[Claim]:
+    """A QueueDataset streams its files and cannot shuffle them."""
+    if not isinstance(call.func, ast.Attribute):
+        return
+    made = module.definition(call.func.value)
+    if not isinstance(made, ast.Call):
+        return
+    short = last(module.called(made))
+    kind = argument(made, "datafeed_class", 0) if short == "create_dataset" else None
+    streams = short == "QueueDataset" or (
+        short == "create_dataset" and (kind is None or module.fold(value_of(kind)) == Known("QueueDataset"))
+    )
+    if streams:
+        yield module.claim("stream_dataset_shuffled", name, call.func, source="paddle")
+
+
+def _files(module: Module, call: ast.Call) -> Iterator[Claim]:
+    """Whether the files of a data set are this trainer's share."""
+    if not call.args and not call.keywords:
+        return
+    given = call.args[0] if call.args else call.keywords[0].value
+    divided = _DIVIDING.search(module.file.text) is not None
+    if not divided and not _is_listing(module, given):
+        return
+    yield module.claim("dataset_files_shared", divided, given, source="paddle")
+
+
+def _is_listing(module: Module, given: ast.expr) -> bool:
+    """Whether this is a list that the script itself makes of a folder's files, or spells out."""
+    made = module.definition(given)
+    if isinstance(made, ast.Call):
+        return last(module.called(made)) in ("listdir", "glob")
+    if isinstance(made, ast.ListComp):
+        return any(last(module.called(c)) in ("listdir", "glob") for c in ast.walk(made) if isinstance(c, ast.Call))
+    return isinstance(made, ast.List) and len(made.elts) > 1
