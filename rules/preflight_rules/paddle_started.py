@@ -222,6 +222,10 @@ def trainer_started_with_its_server(job: Job) -> Iterator[Verdict]:
             by_line.setdefault((launch.span.path, launch.span.line), []).append(launch)
         for launches in by_line.values():
             roles = {_role(job, launch): launch for launch in launches}
+            if "" in roles and _stays(roles[""]):
+                met = True
+                yield unknown(roles[""].id, "which roles the line starts is known only at run time")
+                continue
             if not {"PSERVER", "TRAINER"} <= set(roles):
                 continue
             met = True

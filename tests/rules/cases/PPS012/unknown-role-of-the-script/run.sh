@@ -1,3 +1,3 @@
 #!/bin/bash
-for r in PSERVER TRAINER; do if [ "$1" = x ]; then export TRAINING_ROLE=$r; fi; python train.py & done
+for r in $ROLES; do TRAINING_ROLE=$r python train.py & done
 wait

@@ -1,0 +1,5 @@
+import os
+
+import paddle.fluid as fluid
+
+exe = fluid.Executor(fluid.CPUPlace())

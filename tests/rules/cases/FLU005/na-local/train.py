@@ -1,0 +1,5 @@
+import os
+
+import paddle.fluid as fluid
+
+fluid.memory_optimize(fluid.default_main_program())

@@ -1,0 +1,12 @@
+import os
+
+import paddle.fluid as fluid
+
+config = fluid.DistributeTranspilerConfig()
+config.mode = "nccl2"
+t = fluid.DistributeTranspiler(config=config)
+t.transpile(rank, trainers=os.getenv("EPS"), current_endpoint=os.getenv("ME"))
+build_strategy = fluid.BuildStrategy()
+build_strategy.num_trainers = n
+build_strategy.trainer_id = rank
+pe = fluid.ParallelExecutor(use_cuda=True, loss_name=loss.name, build_strategy=build_strategy)

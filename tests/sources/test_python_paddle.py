@@ -1,0 +1,233 @@
+"""What scripts of Paddle say: the transpiler and its settings, sizes of parameters, programs, Fleet's strategy."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+from preflight.job import Claim, Known, Plain, Strength, Unresolved
+from preflight.job.quantities import is_known
+from preflight.sources.base import Reading, SourceFile
+from preflight.sources.python import PythonSource
+from preflight.sources.tree import MemoryTree
+
+TOP = "import os\nimport paddle\nimport paddle.fluid as fluid\nimport paddle.distributed.fleet as fleet\n"
+
+
+def _read(text: str, *, role: str = "script") -> Reading:
+    text = TOP + textwrap.dedent(text)
+    reading = PythonSource().read(SourceFile("train.py", text, "", len(text)), MemoryTree({}), role=role)
+    assert all(is_known(claim.quantity) for claim in reading.claims)
+    return reading
+
+
+def _of(text: str, quantity: str) -> list[Claim]:
+    return [claim for claim in _read(text).claims if claim.quantity == quantity]
+
+
+def _known(text: str, quantity: str) -> list[Plain | None]:
+    return [claim.value.value if isinstance(claim.value, Known) else None for claim in _of(text, quantity)]
+
+
+CONFIG = "config = fluid.DistributeTranspilerConfig()\n"
+
+
+def test_a_transpiler_without_configuration_serves_parameters_in_step() -> None:
+    text = "t = fluid.DistributeTranspiler()\nt.transpile(0, pservers='a:1,b:1', trainers=2)\n"
+    (mode,) = _of(text, "transpiler")
+    assert (mode.value, mode.strength) == (Known("pserver"), Strength.DEFAULT)
+    (update,) = _of(text, "ps_update_mode")
+    assert (update.value, update.strength) == (Known("sync"), Strength.DEFAULT)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "mode"),
+    [
+        ("0, None, 'a:1', 2, False", "async"),
+        ("0, pservers='a:1', trainers=2, sync_mode=True", "sync"),
+        ("trainer_id=0, pservers='a:1', trainers=2, sync_mode=not True", "async"),
+    ],
+)
+def test_the_update_mode_by_position_and_by_name(arguments: str, mode: str) -> None:
+    assert _known(f"t = fluid.DistributeTranspiler()\nt.transpile({arguments})\n", "ps_update_mode") == [mode]
+
+
+def test_settings_of_a_configuration_belong_to_its_transpiler() -> None:
+    text = (
+        CONFIG
+        + "config.slice_var_up = False\nconfig.min_block_size = 8192 * 10\nconfig.split_method = fluid.HashName\n"
+        + "config.mode = 'nccl2'\nt = fluid.DistributeTranspiler(config=config)\n"
+        + "t.transpile(0, trainers='a:1,b:1', current_endpoint='a:1')\n"
+    )
+    assert _known(text, "transpiler") == ["nccl2"]
+    assert _known(text, "min_block_size") == [81920]
+    assert _known(text, "split_method") == ["HashName"]
+    (slice_var_up,) = _of(text, "slice_var_up")
+    assert slice_var_up.because[0].quantity == "transpiler"
+    assert not _of(text, "ps_update_mode")
+
+
+def test_a_configuration_made_elsewhere_leaves_the_mode_open() -> None:
+    (mode,) = _of("t = fluid.DistributeTranspiler(config=make())\nt.transpile(0, trainers=2)\n", "transpiler")
+    assert isinstance(mode.value, Unresolved)
+
+
+def test_a_configuration_given_to_fleet_counts_too() -> None:
+    assert _known(CONFIG + "config.sync_mode = False\n", "ps_update_mode") == ["async"]
+    assert _known(CONFIG + "config.geo_sgd_mode = True\nconfig.geo_sgd_need_push_nums = 400\n", "geo_steps") == [400]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("os.getenv('N')", True),
+        ("os.environ['N']", True),
+        ("os.environ.get('N', '1')", True),
+        ("'2'", True),
+        ("int(os.getenv('N'))", False),
+        ("os.getenv('N', 1)", False),
+        ("2", False),
+        ("args.trainers", False),
+    ],
+)
+def test_a_number_that_is_text(value: str, text: bool) -> None:
+    found = _known(f"t = fluid.DistributeTranspiler()\nt.transpile(0, pservers=e, trainers={value})\n", "text_argument")
+    assert found == (["trainers"] if text else [])
+
+
+def test_transpile_of_something_else_is_left_alone() -> None:
+    assert not _read("from qiskit import transpile\ntranspile(circuit, backend)\n").claims[1:]
+
+
+def test_sizes_of_layers_that_follow_each_other() -> None:
+    text = """\
+    x = fluid.layers.data(name="x", shape=[13], dtype="float32")
+    h = fluid.layers.fc(input=x, size=400, act="relu")
+    y = fluid.layers.fc(fluid.layers.dropout(h, 0.5), 10, bias_attr=False)
+    c = fluid.layers.conv2d(input=x, num_filters=4, filter_size=3)
+    """
+    assert _known(text, "parameter_shape") == [(13, 400), (400,), (400, 10), None]
+
+
+def test_tables() -> None:
+    text = """\
+    rows = 1000 * 1000
+    a = fluid.layers.embedding(x, [rows, 8], is_sparse=True, param_attr=fluid.ParamAttr(name="a"))
+    b = fluid.embedding(input=x, size=[args.rows, 8], is_distributed=True)
+    c = paddle.static.nn.sparse_embedding(input=x, size=[rows, 9])
+    """
+    assert _known(text, "embedding_shape") == [(1000000, 8), None, (1000000, 9)]
+    assert _known(text, "embedding_sparse") == [True, True]
+    assert _known(text, "embedding_distributed") == [True]
+    assert _known(text, "embedding_parameter") == ["a"]
+
+
+def test_the_optimizer_whose_minimize_is_called() -> None:
+    text = "o = fluid.optimizer.AdamOptimizer(1e-3)\nother = fluid.optimizer.SGD(1)\no.minimize(loss)\n"
+    assert _known(text, "optimizer") == ["Adam"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "order"),
+    [
+        ("o.minimize(loss)", "t = main.clone(for_test=True)", "after"),
+        ("t = main.clone(for_test=True)", "o.minimize(loss)", "before"),
+        ("o.minimize(loss)", "t = main.clone(True)", "after"),
+    ],
+)
+def test_the_order_of_clone_and_minimize(first: str, second: str, order: str) -> None:
+    assert _known(f"{first}\n{second}\n", "test_program_cloned") == [order]
+
+
+def test_the_order_is_not_judged_across_functions() -> None:
+    text = "def a():\n    o.minimize(loss)\n\ndef b():\n    t = main.clone(for_test=True)\n"
+    assert not _of(text, "test_program_cloned")
+
+
+def test_a_startup_program_that_is_run_or_not() -> None:
+    start = "exe = fluid.Executor(place)\no.minimize(loss)\n"
+    step = "exe.run(fluid.default_main_program(), feed=data, fetch_list=[loss])\n"
+    assert _known(start + "exe.run(fluid.default_startup_program())\n" + step, "startup_program_run") == [True]
+    assert _known(start + step, "startup_program_run") == [False]
+    assert not _of(start + "exe.run(prog)\n" + step, "startup_program_run")
+
+
+@pytest.mark.parametrize(
+    ("test", "found"),
+    [
+        ("trainer_id != 3 and batch > 100", ["trainer_id"]),
+        ("args.trainer_id == 0", ["trainer_id"]),
+        ("fleet.worker_index() == 1", ["worker_index"]),
+        ("batch > 100", []),
+        ("index == 3", []),
+    ],
+)
+def test_a_loop_that_some_ranks_leave(test: str, found: list[str]) -> None:
+    assert _known(f"for batch in data():\n    if {test}:\n        break\n", "rank_dependent_steps") == found
+
+
+def test_a_strategy() -> None:
+    text = """\
+    strategy = fleet.DistributedStrategy()
+    strategy.a_sync = True
+    strategy.a_sync_configs = {"k_steps": 100}
+    strategy.hybrid_configs = {"dp_degree": -1, "mp_degree": 2, "pp_degree": 4}
+    strategy.pipeline_configs = {"accumulate_steps": 8, "micro_batch_size": 4}
+    strategy.dgc = True
+    strategy.lamb = False
+    """
+    assert _known(text, "ps_update_mode") == ["geo"]
+    assert _known(text, "fleet_hybrid") == [("data_parallel_size", "tensor_parallel_size", "pipeline_parallel_size")]
+    assert _known(text, "tensor_parallel_size") == [2]
+    assert not _of(text, "data_parallel_size")
+    assert _known(text, "pipeline_micro_batches") == [8]
+    assert _known(text, "fleet_switch") == ["dgc"]
+
+
+@pytest.mark.parametrize(("flag", "mode"), [("False", "sync"), ("True", "async"), ("args.a", None)])
+def test_the_update_mode_of_a_strategy(flag: str, mode: str | None) -> None:
+    assert _known(f"s = fleet.DistributedStrategy()\ns.a_sync = {flag}\n", "ps_update_mode") == [mode]
+
+
+def test_steps_that_a_later_a_sync_sets_back() -> None:
+    text = "s = fleet.DistributedStrategy()\ns.a_sync_configs = {'k_steps': 100}\ns.a_sync = True\n"
+    assert _known(text, "a_sync_configs_lost") == [100]
+    assert _known(text, "ps_update_mode") == ["async"]
+    assert not _of(text + "s.a_sync_configs = {'k_steps': 100}\n", "a_sync_configs_lost")
+
+
+def test_what_is_called_of_fleet() -> None:
+    text = "fleet.init()\nif fleet.is_server():\n    fleet.init_server()\n    fleet.run_server()\n"
+    assert _known(text, "fleet_calls") == [("init", "init_server", "is_server", "run_server")]
+
+
+def test_data_sets() -> None:
+    stream = "d = paddle.distributed.QueueDataset()\nd.local_shuffle()\n"
+    assert _known(stream, "stream_dataset_shuffled") == ["local_shuffle"]
+    assert not _of(stream.replace("Queue", "InMemory"), "stream_dataset_shuffled")
+    assert _known("d.set_filelist(os.listdir('data'))\n", "dataset_files_shared") == [False]
+    shared = "d.set_filelist(fleet.util.get_file_shard(os.listdir('data')))\n"
+    assert _known(shared, "dataset_files_shared") == [True]
+    assert not _of("d.set_filelist(files)\n", "dataset_files_shared")
+
+
+def test_python_2_is_a_note_and_nothing_else() -> None:
+    reading = _read("t = fluid.DistributeTranspiler()\nprint 'x'\n")
+    assert not reading.claims
+    assert reading.notes[0].span.line == 6
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "t.transpile(*args)\n",
+        "t = fluid.DistributeTranspiler(*c)\nt.transpile(0, pservers=1, trainers=x[0])\n",
+        "s = fleet.DistributedStrategy()\ns.hybrid_configs = {**a, 'mp_degree': 'x', 3: 4}\ns.a_sync = 7\n",
+        "fluid.layers.embedding(size=[])\nfluid.layers.embedding(x, size=['a', -1])\nfluid.layers.fc(x)\n",
+        "x = fluid.layers.relu(x)\nfluid.layers.fc(x, 3)\n",
+        "main.clone(for_test=flag)\nd.set_filelist()\nd.set_filelist([])\nd.local_shuffle\n",
+    ],
+)
+def test_odd_calls_raise_nothing(text: str) -> None:
+    assert _read(text) is not None
