@@ -14,6 +14,7 @@ from preflight.recording import Configuration, Recording, load, save
 from preflight.report import Report, report_on
 
 if TYPE_CHECKING:
+    from preflight.config_file import Choices, Chosen
     from preflight.job import Job
     from preflight.judgement import Check, Rule
     from preflight.progress import Progress
@@ -25,7 +26,6 @@ def lint(
     *,
     root: str | Path | None = None,
     configuration: Configuration | None = None,
-    exclude: Sequence[str] = (),
 ) -> Report:
     """Judge the jobs in `paths` from their files alone. Nothing in them is executed.
 
@@ -33,15 +33,13 @@ def lint(
         paths: files or directories; several files named together are read as one job.
         root: directory that references may not leave, and to which paths in the report are relative. Without it
             the nearest directory above that holds all paths and the working directory.
-        exclude: patterns, as in a `.gitignore` at the root, of what is not looked for in directories; files that are
-            named, or that a job refers to, are read all the same.
 
     Raises:
-        UsageError: a path does not exist, or lies outside `root`; `configuration` names an unknown rule; a pattern of
-            `exclude` is none.
+        UsageError: a path does not exist, or lies outside `root`; `configuration` names an unknown rule, or
+            excludes a pattern that is none.
     """
     wanted = _configured(configuration, catalog.rules())
-    jobs = jobs_in(paths, root=root, exclude=exclude)
+    jobs = jobs_in(paths, root=root, exclude=wanted.exclude)
     return judge(
         Recording(
             jobs=jobs,
@@ -68,7 +66,7 @@ def check(
     from preflight.run import record
 
     wanted = _configured(configuration, (*catalog.rules(), *catalog.checks()))
-    jobs = jobs_in(paths, root=root)
+    jobs = jobs_in(paths, root=root, exclude=wanted.exclude)
     recording = record(
         Recording(
             jobs=jobs,
@@ -109,10 +107,37 @@ def crashed(error: BaseException, *, verb: str) -> Report:
     return report.crashed(error, verb=verb, created=_now(), version=__version__)
 
 
+def configure(
+    choices: Choices, paths: Sequence[str | Path], *, root: str | Path | None = None, read_baseline: bool = True
+) -> Chosen:
+    """The configuration of a run over `paths`: what `choices` say, over what the nearest configuration file says.
+
+    That file is looked for from the folder that holds all paths upward, to `root` or the top of the repository.
+
+    Raises:
+        UsageError: the file cannot be used, or something names what there is not.
+    """
+    from preflight.config_file import choose
+
+    named = [Path(path) for path in paths] or [Path()]
+    folders = [_folder(path) for path in named]
+    start = Path(os.path.commonpath(folders))
+    here = Path(root) if root is not None else _common_root(named)
+    tops = (folder for folder in (start, *start.parents) if os.path.lexists(folder / ".git"))
+    top = here if root is not None else next(tops, here)
+    return choose(choices, here, start, top, read_baseline=read_baseline)
+
+
+def is_there(path: str, paths: Sequence[str | Path], *, root: str | Path | None = None) -> bool:
+    """Whether there is a file `path` below the root of a run over `paths`."""
+    here = Path(root) if root is not None else _common_root([Path(one) for one in paths])
+    return os.path.lexists(here / path)
+
+
 def jobs_in(
     paths: Sequence[str | Path], *, root: str | Path | None = None, exclude: Sequence[str] = ()
 ) -> tuple[Job, ...]:
-    """The jobs that the files in `paths` describe; `exclude` as for `lint`.
+    """The jobs that the files in `paths` describe; `exclude` are patterns of what is left out of folders.
 
     Raises:
         UsageError: a path does not exist, or lies outside `root`; a pattern of `exclude` is none.
@@ -139,13 +164,18 @@ def jobs_in(
 def _common_root(paths: Sequence[Path]) -> Path:
     """The working directory when everything lies in it, else the directory that holds all paths."""
     here = Path.cwd().resolve()
-    folders = [path.resolve() if os.path.isdir(path) else path.absolute().parent.resolve() for path in paths]  # noqa: PTH112
+    folders = [_folder(path) for path in paths]
     if all(folder == here or here in folder.parents for folder in folders):
         return here
     top = folders[0]
     while not all(folder == top or top in folder.parents for folder in folders):
         top = top.parent
     return top
+
+
+def _folder(path: Path) -> Path:
+    """The folder itself, or the one a file is named in."""
+    return path.resolve() if os.path.isdir(path) else path.absolute().parent.resolve()  # noqa: PTH112
 
 
 def _load(path: Path) -> Recording:
@@ -170,6 +200,9 @@ def _configured(configuration: Configuration | None, items: Sequence[Rule | Chec
     """
     wanted = configuration or Configuration()
     unknown = catalog.unknown_names(wanted.select, items)
+    if wanted.file and len(unknown) < len(wanted.select):
+        # A file that all verbs share may select what belongs to another one.
+        unknown = catalog.unknown_names(unknown, (*catalog.rules(), *catalog.checks()))
     if ignored := catalog.unknown_names(wanted.ignore, items):
         unknown |= catalog.unknown_names(ignored, (*catalog.rules(), *catalog.checks()))
     for name, near in unknown.items():

@@ -107,12 +107,8 @@ def unknown_names(names: Iterable[str], items: Iterable[Rule | Check]) -> dict[s
 
 def nearest(name: str, known: Iterable[str]) -> tuple[str, ...]:
     """Up to three of the `known` ids and names that look most like `name`."""
-    candidates = tuple(known)
-    for spelling in (name.lower(), name.upper()):
-        near = get_close_matches(spelling, candidates, n=3, cutoff=0.5)
-        if near:
-            return tuple(near)
-    return ()
+    spelled = {candidate.lower(): candidate for candidate in known}
+    return tuple(spelled[near] for near in get_close_matches(name.lower(), spelled, n=3, cutoff=0.5))
 
 
 @functools.cache

@@ -5,17 +5,18 @@ Nothing heavier than click is imported before a verb runs, so that `--help` stay
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from preflight import __version__
+from preflight import __version__, options
 
 if TYPE_CHECKING:
-    from preflight.recording import Configuration
     from preflight.report import Report
 
 
@@ -60,76 +61,20 @@ def cli() -> None:
     """
 
 
-def _judging(function: F) -> F:
-    """The options of every verb that judges."""
-    for option in reversed(
-        (
-            click.option(
-                "-o",
-                "--output",
-                "outputs",
-                multiple=True,
-                metavar="FORMAT[:FILE]",
-                help="Write the report as text (default), json or sarif; to FILE, or to standard output. Repeatable.",
-            ),
-            click.option(
-                "--profile",
-                type=click.Choice(["gate", "default", "pedantic"]),
-                default="default",
-                show_default=True,
-                help="gate: only what stops a job; pedantic: everything.",
-            ),
-            click.option(
-                "--select",
-                multiple=True,
-                metavar="ID",
-                help="Only these rules and checks, or areas: RDV001,SLU. Repeatable.",
-            ),
-            click.option(
-                "--ignore", multiple=True, metavar="ID", help="Leave these rules, checks or areas out. Repeatable."
-            ),
-            click.option(
-                "--fail-on",
-                type=click.Choice(["error", "warning", "info"]),
-                default="error",
-                show_default=True,
-                help="The mildest finding that makes the verdict no-go.",
-            ),
-            click.option(
-                "--allow-incomplete",
-                is_flag=True,
-                help="Exit 0 instead of 3 when something could not be told.",
-            ),
-            click.option("-v", "--verbose", is_flag=True, help="Also list what passed and what did not apply."),
-            click.option(
-                "--color/--no-color",
-                default=None,
-                help="Colours; without it, on a terminal unless NO_COLOR is set.",
-            ),
-        )
-    ):
-        function = option(function)
-    return function
-
-
-_ROOT = click.option(
-    "--root",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="Directory that references may not leave. Default: the working directory, or what holds all paths.",
-)
-
-
 def _deadline(name: str, default: float, help: str, *, least: float = 0.5, most: float = 600) -> Callable[[F], F]:
     """An option for how many seconds something may take."""
     kind = click.FloatRange(least, most)
     return click.option(name, type=kind, default=default, show_default=True, metavar="S", help=help)
 
 
+_PATHS = click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
+
+
 @cli.command()
-@click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
-@_ROOT
-@_judging
-def lint(paths: tuple[Path, ...], root: Path | None, **judging: Any) -> int:
+@_PATHS
+@options.ROOT
+@options.JUDGING
+def lint(paths: tuple[Path, ...], root: Path | None, **chosen: Any) -> int:
     """Judge jobs from their files alone.
 
     PATHS are scripts, configuration files or directories (default: the working directory). Files named together
@@ -137,8 +82,10 @@ def lint(paths: tuple[Path, ...], root: Path | None, **judging: Any) -> int:
     """
     from preflight import api
 
-    configuration = _configuration(judging)
-    return _deliver("lint", judging, lambda: api.lint(paths or (Path(),), root=root, configuration=configuration))
+    wanted = paths or (Path(),)
+    found = api.configure(options.choices(chosen), wanted, root=root)
+    make = functools.partial(api.lint, wanted, root=root, configuration=found.configuration)
+    return _deliver("lint", chosen, make, output=found.output)
 
 
 @cli.command()
@@ -181,44 +128,42 @@ def lint(paths: tuple[Path, ...], root: Path | None, **judging: Any) -> int:
 @_deadline("--node-deadline", 10.0, "For the facts of a node.")
 @_deadline("--link-deadline", 10.0, "For one round of links.")
 @_deadline("--smoke-deadline", 60.0, "For the smoke run.", least=1, most=3600)
-@_ROOT
-@_judging
-def check(paths: tuple[Path, ...], root: Path | None, save: Path | None, **options: Any) -> int:
+@options.ROOT
+@options.JUDGING
+def check(paths: tuple[Path, ...], root: Path | None, save: Path | None, **chosen: Any) -> int:
     """Lint a job, then look at its nodes, between them, and train a few steps on them.
 
     PATHS are the job's files, as for lint. Nothing is installed on the nodes and nothing of preflight stays there.
     """
+    from preflight import api
     from preflight.run import CheckOptions
 
-    _possible(options, save)
+    _possible(chosen, save)
     names = CheckOptions.field_names()
-    chosen = CheckOptions(**{name: options[name] for name in names if options.get(name) is not None})
-    configuration = _configuration(options)
+    wanted = CheckOptions(**{name: chosen[name] for name in names if chosen.get(name) is not None})
+    configured = api.configure(options.choices(chosen), paths, root=root)
 
     def report() -> Report:
-        from preflight import api
         from preflight.deliver import write
         from preflight.recording import save as dump
         from preflight.reporters.live import live_progress
 
         with live_progress(sys.stderr) as progress:
-            recording, found = api.check(paths, chosen, root=root, configuration=configuration, progress=progress)
+            recording, found = api.check(
+                paths, wanted, root=root, configuration=configured.configuration, progress=progress
+            )
         if save is not None:
             write(save, dump(recording))
         return found
 
-    return _deliver("check", options, report)
+    return _deliver("check", chosen, report, output=configured.output)
 
 
 @cli.command()
 @click.argument("recording", type=click.Path(path_type=Path, dir_okay=False))
-@click.option("--allow-incomplete", is_flag=True, help="Exit 0 instead of 3 when something could not be told.")
-@click.option("-o", "--output", "outputs", multiple=True, metavar="FORMAT[:FILE]", help="As for lint.")
-@click.option("-v", "--verbose", is_flag=True, help="Also list what passed and what did not apply.")
-@click.option("--color/--no-color", default=None, help="As for lint.")
-def judge(recording: Path, allow_incomplete: bool, **judging: Any) -> int:
+@options.JUDGED_AGAIN
+def judge(recording: Path, allow_incomplete: bool, **chosen: Any) -> int:
     """Judge a saved recording again: the same verdict and findings, with no cluster."""
-    from dataclasses import replace
 
     from preflight import api
 
@@ -226,7 +171,77 @@ def judge(recording: Path, allow_incomplete: bool, **judging: Any) -> int:
         found = api.judge(recording)
         return replace(found, exit_code=0) if allow_incomplete and found.exit_code == 3 else found
 
-    return _deliver("judge", judging, report)
+    return _deliver("judge", chosen, report)
+
+
+@cli.group()
+def baseline() -> None:
+    """Accept the findings that lint has today, so that only new ones count.
+
+    \b
+    preflight baseline write        lists them in preflight-baseline.json; commit it
+    preflight lint --baseline preflight-baseline.json
+    preflight baseline prune        takes out what was mended since
+    """
+
+
+def _baseline_verb(function: F) -> F:
+    """What the verbs that make a baseline take."""
+    for option in (options.BASELINE, options.FILES, options.CHOOSING, options.ROOT, _PATHS):
+        function = option(function)
+    return function
+
+
+@baseline.command("write")
+@_baseline_verb
+def baseline_write(paths: tuple[Path, ...], root: Path | None, **chosen: Any) -> int:
+    """Write the findings of PATHS to the baseline, in place of what it held.
+
+    The file is that of --baseline, else that of the configuration, else preflight-baseline.json.
+    """
+    from preflight import api, deliver
+    from preflight import baseline as baselines
+
+    wanted = paths or (Path(),)
+    said = chosen.pop("baseline")
+    found = api.configure(options.choices(chosen), wanted, root=root, read_baseline=False)
+    file = said or found.baseline or Path(baselines.DEFAULT_NAME)
+    accepted = baselines.of_findings(api.lint(wanted, root=root, configuration=found.configuration).findings)
+    deliver.write(file, baselines.dump(accepted))
+    _print(f"{file}: {baselines.summary(accepted.entries)} accepted\n")
+    return 0
+
+
+@baseline.command("prune")
+@_baseline_verb
+def baseline_prune(paths: tuple[Path, ...], root: Path | None, **chosen: Any) -> int:
+    """Take out of the baseline what PATHS no longer hold, and list it."""
+    from preflight import api, deliver
+    from preflight import baseline as baselines
+
+    wanted = paths or (Path(),)
+    said = chosen.pop("baseline")
+    found = api.configure(options.choices(chosen), wanted, root=root, read_baseline=False)
+    file = said or found.baseline or Path(baselines.DEFAULT_NAME)
+    before = baselines.load(file)
+    configuration = replace(found.configuration, baseline=before.entries, baseline_file=str(file))
+    gone = api.lint(wanted, root=root, configuration=configuration).coverage.idle_baseline
+    gone = (*gone, *(entry for entry in before.entries if not api.is_there(entry.path, wanted, root=root)))
+    after = baselines.without(before, gone)
+    if after != before:
+        deliver.write(file, baselines.dump(after))
+    _print(baselines.listed(gone) + f"{file}: {baselines.summary(gone)} taken out, {len(after.entries)} left\n")
+    return 0
+
+
+@baseline.command("show")
+@click.argument("file", required=False, type=click.Path(path_type=Path, dir_okay=False))
+def baseline_show(file: Path | None) -> int:
+    """Count the findings that FILE (default: preflight-baseline.json) accepts, by rule and file."""
+    from preflight import baseline as baselines
+
+    _print(baselines.table(baselines.load(file or Path(baselines.DEFAULT_NAME))))
+    return 0
 
 
 @cli.command()
@@ -253,36 +268,19 @@ def rules(output: str) -> int:
 
 
 @cli.command()
-@click.argument("document", type=click.Choice(["report", "recording"]), default="report")
+@click.argument("document", type=click.Choice(["report", "recording", "config"]), default="report")
 def schema(document: str) -> int:
-    """Print the JSON Schema of the report or of a recording."""
+    """Print the JSON Schema of the report, of a recording, or of a configuration file."""
     import json
 
-    from preflight import recording, report
+    from preflight import recording, report, settings
 
-    found = report.schema() if document == "report" else recording.schema()
+    found = {"report": report.schema, "recording": recording.schema, "config": settings.schema}[document]()
     _print(json.dumps(found, indent=2, sort_keys=True) + "\n")
     return 0
 
 
-def _configuration(options: dict[str, Any]) -> Configuration:
-    from preflight.recording import Configuration
-
-    return Configuration(
-        profile=options["profile"],
-        select=_names(options["select"]),
-        ignore=_names(options["ignore"]),
-        fail_on=options["fail_on"],
-        allow_incomplete=options["allow_incomplete"],
-    )
-
-
-def _names(given: tuple[str, ...]) -> tuple[str, ...]:
-    """`--select RDV001,SLU --select WLD` as one list."""
-    return tuple(name.strip() for one in given for name in one.split(",") if name.strip())
-
-
-def _possible(options: dict[str, Any], save: Path | None) -> None:
+def _possible(chosen: dict[str, Any], save: Path | None) -> None:
     """Refuse before a run of minutes what would only fail behind it.
 
     Raises:
@@ -290,24 +288,25 @@ def _possible(options: dict[str, Any], save: Path | None) -> None:
     """
     from preflight.errors import UsageError
 
-    if options["prelude"] and not options["trust_job"]:
+    if chosen["prelude"] and not chosen["trust_job"]:
         raise UsageError("--prelude runs set-up lines of the job's files on the nodes; it needs --trust-job too")
     if save is not None and not save.parent.is_dir():
         raise UsageError(f"--save {save}: there is no folder {save.parent}")
 
 
-def _deliver(verb: str, options: dict[str, Any], make: Callable[[], Report]) -> int:
-    """Make the report and write it in every format asked for; the exit code is the report's own.
+def _deliver(verb: str, chosen: dict[str, Any], make: Callable[[], Report], *, output: str = "") -> int:
+    """Make the report and write it in every format asked for, else as `output`; the exit code is the report's own.
 
     After a bug in preflight there is a report too, which says so: whoever waits for the file finds one.
     """
     from preflight import deliver
     from preflight.errors import UsageError
 
-    outputs = deliver.outputs(options["outputs"])
+    outputs = deliver.outputs(chosen["outputs"] or ((output,) if output else ()))
+    verbosity = -1 if chosen["quiet"] else chosen["verbose"]
 
     def hand_out(report: Report) -> int:
-        deliver.deliver(report, outputs, color=options["color"], verbose=options["verbose"])
+        deliver.deliver(report, outputs, color=chosen["color"], verbosity=verbosity)
         return report.exit_code
 
     try:

@@ -43,9 +43,12 @@ def _field_names(kind: Any) -> tuple[str, ...]:
     return tuple(field.name for field in fields(kind))
 
 
-def schema_of(adapter: Any, title: str) -> dict[str, Any]:
-    """JSON Schema (2020-12) of what `to_bytes` writes for a value of the adapter's class."""
-    found: dict[str, Any] = adapter.json_schema(mode="serialization")
+def schema_of(adapter: Any, title: str, *, mode: str = "serialization") -> dict[str, Any]:
+    """JSON Schema (2020-12) of what `to_bytes` writes for a value of the adapter's class.
+
+    With the mode `validation`, of what is read as one.
+    """
+    found: dict[str, Any] = adapter.json_schema(mode=mode)
     found["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     found["title"] = title
     return found

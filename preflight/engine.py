@@ -11,10 +11,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from preflight.configuration import Configuration, fits, severity_chosen
 from preflight.job import Job
 from preflight.judgement import STAGES, Check, Meta, Rule, Verdict
 from preflight.outcome import PROFILES, Confidence, Evidence, Finding, Outcome, Severity, Status
-from preflight.recording import Configuration, Facts, Fleet, Recording
+from preflight.recording import Facts, Fleet, Recording
 
 #: A finding that many jobs share names so many places; the first is where the fault is.
 _MOST_PLACES = 8
@@ -22,15 +23,11 @@ _MOST_PLACES = 8
 
 def selected(meta: Meta, configuration: Configuration) -> bool:
     """Whether the configuration wants this rule or check: by profile, then `select`, then `ignore`."""
-    if _matches(meta, configuration.ignore):
+    if fits(meta.id, meta.name, configuration.ignore):
         return False
     if configuration.select:
-        return _matches(meta, configuration.select)
+        return fits(meta.id, meta.name, configuration.select)
     return PROFILES.index(meta.profile) <= PROFILES.index(configuration.profile)
-
-
-def _matches(meta: Meta, names: Sequence[str]) -> bool:
-    return any(name.lower() == meta.name or name.upper() in (meta.id, meta.area) for name in names)
 
 
 def outcomes_of(recording: Recording, rules: Sequence[Rule], checks: Sequence[Check]) -> tuple[Outcome, ...]:
@@ -40,8 +37,9 @@ def outcomes_of(recording: Recording, rules: Sequence[Rule], checks: Sequence[Ch
     jobs = _in_order(recording.jobs)
     for rule in rules:
         if selected(rule.meta, configuration):
+            chosen = severity_chosen(rule.meta.id, rule.meta.name, configuration.severities)
             for job in jobs:
-                found.extend(_isolated(rule.meta, job, functools.partial(rule.judge, job)))
+                found.extend(_isolated(rule.meta, job, functools.partial(rule.judge, job), chosen=chosen))
     if recording.verb != "lint":
         found.extend(_outcomes_of_checks(recording, checks))
     # What is said of a file that several jobs share is said once.
@@ -61,13 +59,15 @@ def _outcomes_of_checks(recording: Recording, checks: Sequence[Check]) -> Iterat
     for check in sorted(checks, key=lambda c: (STAGES.index(c.when), c.meta.id)):
         if not selected(check.meta, recording.configuration):
             continue
+        chosen = severity_chosen(check.meta.id, check.meta.name, recording.configuration.severities)
         for job in _in_order(recording.jobs):
             broken = unplanned.get((check.meta.id, job.name))
             if broken is not None:
                 reason = f"{check.meta.id} {check.meta.name} crashed while planning, which is a bug in it:\n{broken}"
                 yield _outcome(check.meta, job, Verdict(Status.UNKNOWN, job.name, reason, required=True), check.when)
             elif check.when in ran:
-                yield from _isolated(check.meta, job, functools.partial(check.judge, job, fleet, facts), check.when)
+                judge = functools.partial(check.judge, job, fleet, facts)
+                yield from _isolated(check.meta, job, judge, check.when, chosen=chosen)
             elif check.when in skipped:
                 reason = f"the {check.when} stage did not run: {skipped[check.when]}"
                 cut_short = bool(recording.interrupted)
@@ -76,18 +76,25 @@ def _outcomes_of_checks(recording: Recording, checks: Sequence[Check]) -> Iterat
                 )
 
 
-def _isolated(meta: Meta, job: Job, judge: Callable[[], Iterable[Verdict]], stage: str = "lint") -> Iterator[Outcome]:
+def _isolated(
+    meta: Meta,
+    job: Job,
+    judge: Callable[[], Iterable[Verdict]],
+    stage: str = "lint",
+    *,
+    chosen: Severity | None = None,
+) -> Iterator[Outcome]:
     """The outcomes of one evaluation; one that crashes says so instead of disturbing the others."""
     try:
         for verdict in judge():
-            yield _outcome(meta, job, verdict, stage)
+            yield _outcome(meta, job, verdict, stage, chosen=chosen)
     except Exception:
         reason = f"{meta.id} {meta.name} crashed, which is a bug in it:\n{traceback.format_exc(limit=-4)}"
         yield Outcome(meta.id, meta.name, Status.UNKNOWN, job.name, reason, required=True, stage=stage)
 
 
-def _outcome(meta: Meta, job: Job, verdict: Verdict, stage: str) -> Outcome:
-    finding = _finding(meta, job, verdict) if verdict.status is Status.FAIL else None
+def _outcome(meta: Meta, job: Job, verdict: Verdict, stage: str, *, chosen: Severity | None = None) -> Outcome:
+    finding = _finding(meta, job, verdict, chosen) if verdict.status is Status.FAIL else None
     return Outcome(
         id=meta.id,
         name=meta.name,
@@ -101,9 +108,10 @@ def _outcome(meta: Meta, job: Job, verdict: Verdict, stage: str) -> Outcome:
     )
 
 
-def _finding(meta: Meta, job: Job, verdict: Verdict) -> Finding:
+def _finding(meta: Meta, job: Job, verdict: Verdict, chosen: Severity | None) -> Finding:
+    """The finding as bad as the user chose, or else the author said, and never worse than it is sure."""
     confidence = verdict.confidence or meta.confidence
-    severity = _mildest(verdict.severity, meta.severity)
+    severity = chosen or _mildest(verdict.severity, meta.severity)
     if severity is Severity.ERROR and (confidence is not Confidence.HIGH or _rests_on_a_guess(job, verdict)):
         severity = Severity.WARNING
     return Finding(

@@ -25,6 +25,15 @@ _MOST_STARS = 4
 _STARS = re.compile(r"\*+")
 
 
+def problem(pattern: str) -> str:
+    """Why a pattern of a configuration file, which may be a stranger's, is not taken; empty when it is."""
+    if not pattern.strip() or not _is_valid(pattern):
+        return f"{pattern!r} is no pattern; expected one as in a .gitignore"
+    if not _is_plain(pattern):
+        return f"a pattern has at most {_LONGEST_PATTERN} characters and {_MOST_STARS} stars"
+    return ""
+
+
 class Excluded:
     """Patterns that the user gave, relative to the root.
 

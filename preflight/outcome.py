@@ -98,7 +98,9 @@ class Finding:
     evidence: tuple[Evidence, ...] = ()
     nodes: tuple[str, ...] = ()
     remedy: str = ""
+    #: Why it does not count, and what says so: `comment`, `waiver`, `baseline` or `per-file-ignores`.
     suppression: str = ""
+    suppressed_by: str = ""
     fingerprint: str = field(default="")
 
     def __post_init__(self) -> None:

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
+from preflight.configuration import Configuration as Configuration
 from preflight.document import schema_of, to_bytes
 from preflight.job import Job
-from preflight.outcome import PROFILES, Severity
 from preflight.request import Request, probe_name
 
 SCHEMA_VERSION: Literal[1] = 1
@@ -105,29 +105,6 @@ class UnplannedCheck:
     id: str
     job: str
     traceback: str
-
-
-@dataclass(frozen=True, slots=True)
-class Configuration:
-    """What the user chose that a verdict depends on.
-
-    `select` and `ignore` hold ids, names or areas (the three letters of an id). Raises ValueError for a profile or
-    severity that does not exist.
-    """
-
-    profile: str = "default"
-    select: tuple[str, ...] = ()
-    ignore: tuple[str, ...] = ()
-    fail_on: str = "error"
-    allow_incomplete: bool = False
-
-    def __post_init__(self) -> None:
-        for what, said, known in (
-            ("profile", self.profile, PROFILES),
-            ("severity", self.fail_on, tuple(severity.value for severity in Severity)),
-        ):
-            if said not in known:
-                raise ValueError(f"there is no {what} {said!r}; known are {', '.join(known)}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,18 +9,19 @@ import enum
 import traceback
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from preflight.catalog import Broken
+from preflight.configuration import Accepted, Configuration
 from preflight.document import schema_of, to_bytes
-from preflight.engine import fold, outcomes_of
+from preflight.engine import outcomes_of
 from preflight.job import UNSEEN, Job, Suppression
 from preflight.judgement import Check, Rule
 from preflight.outcome import Finding, Outcome, Severity, Status, VerdictKind
 from preflight.recording import NodeRecord, Recording, StageRecord
-from preflight.suppress import sift
+from preflight.suppress import Remark, sift
 
 SCHEMA_VERSION = 1
 
@@ -73,7 +74,8 @@ class Coverage:
     """What was looked at and what was not.
 
     `not_told` are the unknown outcomes, required ones first; `idle_suppressions` are comments that suppress
-    nothing; `broken` are parts of plugins that could not be loaded.
+    nothing, `idle_baseline` entries of the baseline whose finding is gone from a file that was read; `remarks` say
+    the same of waivers and the baseline, and what ended; `broken` are parts of plugins that could not be loaded.
     """
 
     passed: int = 0
@@ -83,6 +85,8 @@ class Coverage:
     not_told: tuple[Outcome, ...] = ()
     idle_suppressions: tuple[Suppression, ...] = ()
     broken: tuple[Broken, ...] = ()
+    remarks: tuple[Remark, ...] = ()
+    idle_baseline: tuple[Accepted, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +105,7 @@ class Report:
     verdict: VerdictKind
     exit_code: int
     schema_version: int = SCHEMA_VERSION
+    configuration: Configuration = field(default_factory=Configuration)
 
 
 def report_on(
@@ -113,7 +118,7 @@ def report_on(
 ) -> Report:
     """Judge a recording and put everything a reader may want into one report."""
     outcomes = outcomes_of(recording, rules, checks)
-    sifted = sift(fold(o.finding for o in outcomes if o.finding is not None), recording.jobs)
+    sifted = sift(outcomes, recording)
     counts = Counter(outcome.status for outcome in outcomes)
     not_told = sorted(
         (o for o in outcomes if o.status is Status.UNKNOWN), key=lambda o: (not o.required, o.id, o.subject)
@@ -142,9 +147,12 @@ def report_on(
             not_told=tuple(not_told),
             idle_suppressions=sifted.unused,
             broken=broken,
+            remarks=sifted.remarks,
+            idle_baseline=sifted.stale,
         ),
         verdict=verdict,
         exit_code=_exit_code(recording, verdict, broken),
+        configuration=recording.configuration,
     )
 
 

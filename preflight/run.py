@@ -21,7 +21,7 @@ import anyio.to_thread
 from anyio.abc import TaskStatus
 
 from preflight import catalog
-from preflight.engine import fold, outcomes_of, selected
+from preflight.engine import outcomes_of, selected
 from preflight.errors import UsageError
 from preflight.executors.base import Executor
 from preflight.fleet import open_fleet
@@ -259,7 +259,7 @@ class _Run:
         if self._options.keep_going:
             return ""
         outcomes = outcomes_of(self.recording(), self._rules, self._checks)
-        findings = sift(fold(o.finding for o in outcomes if o.finding is not None), self._base.jobs).kept
+        findings = sift(outcomes, self._base).kept
         errors = sorted({finding.id for finding in findings if finding.severity is Severity.ERROR})
         if errors:
             return f"{', '.join(errors)} would stop it anyway (--keep-going runs it all the same)"

@@ -349,7 +349,6 @@ def hostile(tree: Path) -> Path:
         groups = ("rules", "checks", "sources", "executors", "reporters")
         (info / "entry_points.txt").write_text("".join(f"[preflight.{g}]\nevil = evil:PACK\n" for g in groups))
     (folder / "pyproject.toml").write_text('[project.entry-points."preflight.rules"]\nevil = "evil:PACK"\n')
-    (folder / "preflight.toml").write_text('plugins = ["evil"]\n')
     return folder
 
 

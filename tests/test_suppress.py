@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from preflight.configuration import Accepted, Configuration, FileIgnores, Waiver
 from preflight.job import Suppression
-from preflight.judgement import failed
+from preflight.judgement import failed, passed
 from preflight.outcome import VerdictKind
 from preflight.report import Report
-from tests.building import a_recording, a_rule, job, judged, seen, span
+from tests.building import a_check, a_recording, a_rule, job, judged, reached, seen, span
 
 
 def comment(*names: str, line: int = 3, path: str = "run.sh", reason: str = "tried, works here") -> Suppression:
@@ -77,3 +80,109 @@ def test_a_comment_about_several_lines_is_idle_only_when_it_is_of_use_on_none() 
     lines = [Suppression("run.sh", line, ("TST001",), "", here) for line in (2, 3, 4)]
     assert with_comments(*lines).coverage.idle_suppressions == ()
     assert with_comments(lines[0], lines[2]).coverage.idle_suppressions == (lines[0],)
+
+
+# --- waivers ---
+
+
+def waiver(**more: object) -> Waiver:
+    """A waiver of TST001 in line 4 of the configuration."""
+    values: dict[str, object] = {"rule": "TST001", "reason": "known", "at": span("preflight.toml", 4), **more}
+    return Waiver(**values)  # type: ignore[arg-type]
+
+
+def waived(*waivers: Waiver, comments: tuple[Suppression, ...] = (), **more: object) -> Report:
+    """The report on a job with a fault in line 3 and this configuration."""
+    rule = a_rule(lambda subject: [failed("run.sh:3", "wrong", at=span(line=3), remedy="-")])
+    configuration = Configuration(waivers=waivers, file="preflight.toml", **more)  # type: ignore[arg-type]
+    return judged(a_recording(job(suppressions=comments), configuration=configuration), [rule])
+
+
+@pytest.mark.parametrize(
+    "fitting",
+    [
+        waiver(),
+        waiver(rule="fault-tst001"),
+        waiver(paths=("run.*",)),
+        waiver(paths=("other", "/run.sh")),
+        waiver(expires="2026-01-02"),
+        waiver(expires="2027-01-01", owner="infra"),
+    ],
+    ids=["id", "name", "pattern", "one-of-patterns", "last-day", "owner"],
+)
+def test_a_waiver_takes_the_finding_out_of_the_verdict(fitting: Waiver) -> None:
+    report = waived(fitting)
+    assert report.verdict is VerdictKind.GO
+    (finding,) = report.suppressed
+    assert finding.suppressed_by == "waiver"
+    assert finding.suppression.startswith("known")
+    assert fitting.owner in finding.suppression and fitting.expires in finding.suppression
+    assert report.coverage.remarks == ()
+
+
+@pytest.mark.parametrize(
+    ("idle", "kind"),
+    [
+        (waiver(rule="TST002"), ""),
+        (waiver(paths=("other.sh",)), ""),
+        (waiver(hosts=("node1",)), ""),
+        (waiver(expires="2026-01-01"), "waiver-expired"),
+        (waiver(expires="2020-12-31", owner="infra"), "waiver-expired"),
+    ],
+    ids=["rule-not-asked", "file-not-read", "host-not-there", "ended-yesterday", "long-ended"],
+)
+def test_a_waiver_of_something_else_or_that_ended_suppresses_nothing(idle: Waiver, kind: str) -> None:
+    report = waived(idle)
+    assert report.verdict is VerdictKind.NO_GO
+    assert [remark.kind for remark in report.coverage.remarks] == [kind] * bool(kind)
+    if kind:
+        (remark,) = report.coverage.remarks
+        assert idle.expires in remark.message and idle.owner in remark.message
+        assert remark.location is not None and remark.location.line == 4
+
+
+def test_a_waiver_that_could_have_been_of_use_and_was_not_is_named() -> None:
+    fine = a_rule(lambda subject: [passed("run.sh:3")])
+    configuration = Configuration(waivers=(waiver(), waiver(paths=("run.sh",)), waiver(paths=("other.sh",))))
+    report = judged(a_recording(job(), configuration=configuration), [fine])
+    assert [remark.kind for remark in report.coverage.remarks] == ["waiver-unused"] * 2
+
+
+def test_a_waiver_of_some_nodes_leaves_the_others() -> None:
+    nodes = ["node1", "node2", "node3"]
+    rule = a_rule(
+        lambda subject: [failed("job", "slow", at=seen("node1"), also=[seen("node3")], nodes=nodes, remedy="-")]
+    )
+    configuration = Configuration(waivers=(waiver(hosts=("node[3-9]",)),))
+    report = judged(a_recording(job(), configuration=configuration), [rule])
+    assert [finding.nodes for finding in report.findings] == [("node1", "node2")]
+    assert [finding.nodes for finding in report.suppressed] == [("node3",)]
+    assert [item.node for item in report.suppressed[0].evidence] == ["node3"]
+    assert report.verdict is VerdictKind.NO_GO
+
+
+def test_nothing_suppresses_what_is_mandatory() -> None:
+    everything = {
+        "comments": (comment("TST001"),),
+        "file_ignores": (FileIgnores("*", ("TST",)),),
+        "mandatory": ("tst001",),
+    }
+    report = waived(waiver(), **everything)  # type: ignore[arg-type]
+    assert report.suppressed == ()
+    assert report.verdict is VerdictKind.NO_GO
+    assert [remark.kind for remark in report.coverage.remarks] == ["mandatory"]
+
+
+def test_files_that_the_configuration_leaves_out() -> None:
+    report = waived(file_ignores=(FileIgnores("*.py", ("TST001",)), FileIgnores("run.sh", ("TST",))))
+    assert [finding.suppressed_by for finding in report.suppressed] == ["per-file-ignores"]
+    assert "run.sh" in report.suppressed[0].suppression
+
+
+def test_what_nodes_were_found_to_be_is_in_no_baseline() -> None:
+    check = a_check(lambda job, fleet, facts: [failed("a", "no GPU", at=seen("a"), nodes=["a"], remedy="-")])
+    bare = a_recording(job(), verb="check", nodes=reached("a"), stages=("node",))
+    (finding,) = judged(bare, [], [check]).findings
+    accepted = (Accepted(finding.fingerprint, finding.id),)
+    report = judged(replace(bare, configuration=Configuration(baseline=accepted)), [], [check])
+    assert report.verdict is VerdictKind.NO_GO

@@ -52,3 +52,22 @@ def split_endpoint(text: str) -> tuple[str, int | None] | None:
     if match is None or not is_hostname(match.group(1)):
         return None
     return match.group(1), int(match.group(2)) if match.group(2) else None
+
+
+#: A range of more hosts than this is a slip, or meant to fill the memory.
+_MOST_HOSTS = 100_000
+_RANGE = re.compile(r"\[(\d{1,6}(?:-\d{1,6})?(?:,\d{1,6}(?:-\d{1,6})?)*)\]")
+
+
+def is_host_range(text: str) -> bool:
+    """Whether `text` is a host name, or one with number ranges in brackets (`node[1-4,7]`), of a bounded size."""
+    count = 1
+    for match in _RANGE.finditer(text):
+        here = 0
+        for part in match[1].split(","):
+            first, _, last = part.partition("-")
+            here += int(last or first) - int(first) + 1
+            if last and int(last) < int(first):
+                return False
+        count *= here
+    return count <= _MOST_HOSTS and is_hostname(_RANGE.sub("0", text))

@@ -14,11 +14,14 @@ class ReporterError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How a person's terminal wants it: width in columns, colours or not, and how much to say."""
+    """How a person's terminal wants it: width in columns, colours or not, and how much to say.
+
+    `verbosity` is -1 for findings and verdict alone, 1 for what passed and what could not be told, 2 for everything.
+    """
 
     width: int = 100
     color: bool = False
-    verbose: bool = False
+    verbosity: int = 0
 
 
 class Reporter(Protocol):

@@ -14,6 +14,7 @@ from preflight.outcome import Evidence, Finding, Location, Outcome, Severity, St
 from preflight.report import ExitCode, Report
 from preflight.reporters.base import Style
 from preflight.reporters.clean import clean, fold_nodes
+from preflight.suppress import BASELINE, FILE_IGNORES
 
 _COLORS = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.INFO: "bold cyan"}
 _VERDICTS = {
@@ -23,6 +24,8 @@ _VERDICTS = {
 }
 #: So many things that could not be told are listed one by one before the rest is counted.
 _MOST_LISTED = 12
+#: What suppresses many findings at once.
+_IN_BULK = (BASELINE, FILE_IGNORES)
 #: How a stage is called of which nothing applies to the job.
 _WITHOUT = {"link": "nothing to look at between nodes", "smoke": "no smoke run"}
 #: Where something passed, in the order of the run.
@@ -131,9 +134,18 @@ class _Page:
             self._print(Text(f"    try: {clean(evidence.command)}"))
 
     def _suppressed(self) -> None:
-        for finding in self._report.suppressed:
+        suppressed = self._report.suppressed
+        # What was decided for one place or for a reason is listed; what was swept aside in bulk is counted.
+        listed = [f for f in suppressed if self._style.verbosity > 0 or f.suppressed_by not in _IN_BULK]
+        for finding in listed:
             where = "".join(f" at {place.path}:{place.line}" for place in finding.locations[:1])
-            self._indented(f"suppressed {finding.id}{where}: {finding.suppression}", indent=0, hanging=2)
+            on = f" on {fold_nodes(finding.nodes)}" if finding.nodes else ""
+            self._indented(f"suppressed {finding.id}{where}{on}: {finding.suppression}", indent=0, hanging=2)
+        for why, count in Counter(f.suppression for f in suppressed if f not in listed).items():
+            self._indented(f"{_count(count, 'finding')} {why} (-v lists them)", indent=0, hanging=2)
+        for remark in self._report.coverage.remarks:
+            where = f"{remark.location.path}:{remark.location.line}: " if remark.location else ""
+            self._note(f"{where}{remark.message}")
         for idle in self._report.coverage.idle_suppressions:
             self._note(f"{idle.path}:{idle.line} suppresses {self._idle(idle.names)}")
         for broken in self._report.coverage.broken:
@@ -154,7 +166,7 @@ class _Page:
         required = [outcome for outcome in not_told if outcome.required]
         # Where there was nothing to do, why that is so is all there is to say.
         short = not_told if self._report.exit_code == ExitCode.NOTHING_TO_DO else required
-        listed = not_told if self._style.verbose else short[:_MOST_LISTED]
+        listed = not_told if self._style.verbosity > 0 else short[:_MOST_LISTED]
         if listed:
             self._print(Text("could not be told:", style="bold"))
             for same in _by_reason(listed):
@@ -172,7 +184,7 @@ class _Page:
 
     def _passed(self) -> None:
         passed = [outcome for outcome in self._report.outcomes if outcome.status is Status.PASS]
-        if self._style.verbose:
+        if self._style.verbosity > 0:
             for outcome in self._report.outcomes:
                 if outcome.status in (Status.PASS, Status.NOT_APPLICABLE):
                     self._outcome(outcome)

@@ -19,6 +19,8 @@ from preflight.reporters.clean import clean
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 _LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
+#: What stands elsewhere than in the file is `external`.
+_SUPPRESSED = {"": "inSource", "comment": "inSource"}
 _FINGERPRINT = "preflight/v1"
 _ROOT = "ROOT"
 #: Whatever the verdict, the run got to one.
@@ -137,7 +139,9 @@ def _result(finding: Finding, index: dict[str, int]) -> dict[str, Any]:
         }
     # An empty list says that nothing suppresses it; leaving it out would say that nobody knows.
     result["suppressions"] = (
-        [{"kind": "inSource", "justification": clean(finding.suppression)}] if finding.suppression else []
+        [{"kind": _SUPPRESSED.get(finding.suppressed_by, "external"), "justification": clean(finding.suppression)}]
+        if finding.suppression
+        else []
     )
     return result
 

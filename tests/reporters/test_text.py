@@ -23,9 +23,9 @@ from tests.building import a_check, a_recording, a_rule, job, judged, reached, s
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\r\nend"
 
 
-def shown(report: Report, *, width: int = 100, color: bool = False, verbose: bool = False) -> str:
+def shown(report: Report, *, width: int = 100, color: bool = False, verbosity: int = 0) -> str:
     """The report as text."""
-    return REPORTER.render(report, Style(width, color, verbose)).decode()
+    return REPORTER.render(report, Style(width, color, verbosity)).decode()
 
 
 def saying(*verdicts: Verdict, severity: Severity = Severity.ERROR, subject: Job | None = None) -> Report:
@@ -179,11 +179,11 @@ def hostile_report() -> Report:
     return report
 
 
-@pytest.mark.parametrize("verbose", [False, True])
-def test_no_control_character_of_a_file_or_node_reaches_the_terminal(verbose: bool) -> None:
-    page = shown(hostile_report(), verbose=verbose)
+@pytest.mark.parametrize("verbosity", [-1, 0, 1, 2])
+def test_no_control_character_of_a_file_or_node_reaches_the_terminal(verbosity: int) -> None:
+    page = shown(hostile_report(), verbosity=verbosity)
     assert all(character.isprintable() or character == "\n" for character in page)
-    colored = shown(hostile_report(), color=True, verbose=verbose)
+    colored = shown(hostile_report(), color=True, verbosity=verbosity)
     ours = re.sub(r"\x1b\[[0-9;]*m", "", colored)
     assert all(character.isprintable() or character == "\n" for character in ours)
     assert "owned" in page
@@ -304,7 +304,7 @@ def test_a_note_that_only_repeats_the_message_is_left_out() -> None:
 
 def test_verbose_lists_everything() -> None:
     report = saying(passed("run.sh"), not_applicable("train.py", "no launch"), unknown("x", "$N comes from outside"))
-    page = shown(report, verbose=True)
+    page = shown(report, verbosity=2)
     assert "pass TST001 fault-tst001 (run.sh)" in page
     assert "not-applicable TST001 fault-tst001 (train.py): no launch" in page
     assert "$N comes from outside" in page

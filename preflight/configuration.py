@@ -1,0 +1,108 @@
+"""What the user chose that a verdict depends on; it is part of every recording, so that `judge` chooses the same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from preflight.job import Span
+from preflight.outcome import PROFILES, Severity
+
+
+@dataclass(frozen=True, slots=True)
+class SeverityChoice:
+    """How bad findings of a rule, check or area are at this site. `name` is an id, a name or an area."""
+
+    name: str
+    severity: str
+
+
+@dataclass(frozen=True, slots=True)
+class FileIgnores:
+    """Rules that do not count in files that a pattern (as in `.gitignore`) matches."""
+
+    pattern: str
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Waiver:
+    """One rule or check that this site accepts for a reason, in some files or on some nodes, until a day.
+
+    Args:
+        rule: id or name.
+        paths: patterns as in `.gitignore`; without any, wherever it is found.
+        hosts: names or ranges (`node[1-4]`); without any, on every node.
+        expires: the last day (ISO 8601) on which it holds; empty = for good.
+        at: where the configuration file says so.
+    """
+
+    rule: str
+    reason: str
+    paths: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+    owner: str = ""
+    expires: str = ""
+    at: Span | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A finding of lint that was there when the baseline was written. `path` and `message` are for people."""
+
+    fingerprint: str
+    id: str
+    path: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """What the user chose that a verdict depends on.
+
+    Args:
+        select, ignore, mandatory: ids, names or areas (the three letters of an id). Findings of what is mandatory
+            cannot be suppressed.
+        severities: the last that fits wins, an id or name before an area.
+        exclude: patterns of files that were not looked for in folders; kept for whoever reads the report.
+        baseline: findings that were accepted before.
+        file: the configuration file that had a part in this; empty = none. Its patterns are here relative to the root.
+
+    Raises ValueError for a profile or severity that does not exist.
+    """
+
+    profile: str = "default"
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    fail_on: str = "error"
+    allow_incomplete: bool = False
+    severities: tuple[SeverityChoice, ...] = ()
+    mandatory: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    file_ignores: tuple[FileIgnores, ...] = ()
+    waivers: tuple[Waiver, ...] = ()
+    baseline: tuple[Accepted, ...] = ()
+    baseline_file: str = ""
+    file: str = ""
+
+    def __post_init__(self) -> None:
+        severities = tuple(severity.value for severity in Severity)
+        for what, said, known in (
+            ("profile", self.profile, PROFILES),
+            ("severity", self.fail_on, severities),
+            *(("severity", choice.severity, severities) for choice in self.severities),
+        ):
+            if said not in known:
+                raise ValueError(f"there is no {what} {said!r}; known are {', '.join(known)}")
+
+
+def fits(id: str, name: str, wanted: tuple[str, ...]) -> bool:
+    """Whether a rule or check is among ids, names and areas."""
+    return any(one.lower() == name or one.upper() in (id, id[:3]) for one in wanted)
+
+
+def severity_chosen(id: str, name: str, choices: tuple[SeverityChoice, ...]) -> Severity | None:
+    """The severity chosen for a rule or check, if any: for itself before for its area, later before earlier."""
+    own = [c for c in choices if c.name.lower() == name or c.name.upper() == id]
+    area = [c for c in choices if c.name.upper() == id[:3]]
+    found = (own or area)[-1:]
+    return Severity(found[0].severity) if found else None

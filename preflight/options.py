@@ -1,0 +1,156 @@
+"""The options of the verbs that judge, and what they come to; nothing heavier than click until a verb runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from preflight.config_file import Choices
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _together(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """Several options as one decorator, in the order in which help lists them."""
+
+    def decorate(function: F) -> F:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+OUTPUT = click.option(
+    "-o",
+    "--output",
+    "outputs",
+    multiple=True,
+    metavar="FORMAT[:FILE]",
+    help="Write the report as text (default), json or sarif; to FILE, or to standard output. Repeatable.",
+)
+_VERBOSE = click.option(
+    "-v", "--verbose", count=True, help="Also list what passed and what could not be told; -vv everything."
+)
+_QUIET = click.option("-q", "--quiet", is_flag=True, help="Findings and the verdict alone.")
+_COLOR = click.option(
+    "--color/--no-color", default=None, help="Colours; without it, on a terminal unless NO_COLOR is set."
+)
+_ALLOW_INCOMPLETE = click.option(
+    "--allow-incomplete", is_flag=True, help="Exit 0 instead of 3 when something could not be told."
+)
+SHOWING: Callable[[F], F] = _together(OUTPUT, _VERBOSE, _QUIET, _COLOR)
+#: Of a verb that judges what was recorded before.
+JUDGED_AGAIN: Callable[[F], F] = _together(_ALLOW_INCOMPLETE, SHOWING)
+
+ROOT = click.option(
+    "--root",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="Directory that references may not leave. Default: the working directory, or what holds all paths.",
+)
+_FILE = click.Path(path_type=Path, dir_okay=False)
+CONFIG = _together(
+    click.option("--config", "config", type=_FILE, metavar="FILE", help="Take this configuration file, and no other."),
+    click.option("--no-config", is_flag=True, help="Take no configuration file."),
+)
+#: Which files of folders are looked at.
+FILES: Callable[[F], F] = _together(
+    click.option(
+        "--exclude",
+        multiple=True,
+        metavar="PATTERN",
+        help="Leave such files of folders out, as in .gitignore, instead of what the configuration says. Repeatable.",
+    ),
+    click.option("--extend-exclude", multiple=True, metavar="PATTERN", help="The same, beside it. Repeatable."),
+)
+#: What is judged, and how severely.
+CHOOSING: Callable[[F], F] = _together(
+    click.option(
+        "--profile",
+        type=click.Choice(["gate", "default", "pedantic"]),
+        help="gate: only what stops a job; pedantic: everything. Default: default.",
+    ),
+    click.option(
+        "--select",
+        multiple=True,
+        metavar="ID",
+        help="Only these rules and checks, or areas: RDV001,SLU. Repeatable.",
+    ),
+    click.option("--ignore", multiple=True, metavar="ID", help="Leave these rules, checks or areas out. Repeatable."),
+    click.option(
+        "--severity",
+        "severities",
+        multiple=True,
+        metavar="ID=SEVERITY",
+        help="How bad findings of a rule, check or area are: ENV003=info. Repeatable.",
+    ),
+    click.option(
+        "--fail-on",
+        type=click.Choice(["error", "warning", "info"]),
+        help="The mildest finding that makes the verdict no-go. Default: error.",
+    ),
+    _ALLOW_INCOMPLETE,
+    CONFIG,
+)
+BASELINE = click.option(
+    "--baseline", type=_FILE, metavar="FILE", help="Findings of lint that are listed here do not count."
+)
+#: Everything that a verb which reads files and judges has in common.
+JUDGING: Callable[[F], F] = _together(SHOWING, CHOOSING, FILES, BASELINE)
+
+
+def choices(options: dict[str, Any]) -> Choices:
+    """What the command line chose.
+
+    Raises:
+        UsageError: an option whose value is not of its form.
+    """
+    from preflight.config_file import Choices
+    from preflight.errors import UsageError
+
+    if options["config"] is not None and options["no_config"]:
+        raise UsageError("--config names a configuration file, and --no-config wants none; leave one of them out")
+    return Choices(
+        select=_names(options["select"]),
+        ignore=_names(options["ignore"]),
+        profile=options["profile"],
+        fail_on=options["fail_on"],
+        allow_incomplete=options["allow_incomplete"],
+        severities=_severities(options["severities"]),
+        exclude=options["exclude"] or None,
+        extend_exclude=options["extend_exclude"],
+        baseline=options.get("baseline"),
+        file=options["config"],
+        use_file=not options["no_config"],
+    )
+
+
+def _names(given: Sequence[str]) -> tuple[str, ...]:
+    """`--select RDV001,SLU --select WLD` as one list."""
+    return tuple(name.strip() for one in given for name in one.split(",") if name.strip())
+
+
+def _severities(given: Sequence[str]) -> Any:
+    """`--severity ENV003=info,RDV=error` as choices."""
+    from difflib import get_close_matches
+
+    from preflight.configuration import SeverityChoice
+    from preflight.errors import UsageError
+    from preflight.outcome import Severity
+
+    known = [severity.value for severity in Severity]
+    found: list[SeverityChoice] = []
+    for one in _names(given):
+        name, equals, severity = one.partition("=")
+        if not equals or not name:
+            raise UsageError(f"--severity {one}: expected an id, name or area and a severity, as in ENV003=info")
+        if severity not in known:
+            near = get_close_matches(severity.lower(), known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+            raise UsageError(f"--severity {one}: there is no severity {severity!r}; {hint}")
+        found.append(SeverityChoice(name, severity))
+    return tuple(found)

@@ -1,0 +1,113 @@
+"""A baseline accepts what was found when it was written, and nothing that came after."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from preflight import baseline, cli
+from preflight.configuration import Accepted
+from preflight.errors import UsageError
+
+FAULTY = "#!/bin/bash\ntorchrun --nnodes=2 --nproc_per_node=1 --node_rank=$R --master_addr=localhost train.py\n"
+NAME = baseline.DEFAULT_NAME
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a job that has one error."""
+    (tmp_path / "run.sh").write_text(FAULTY)
+    (tmp_path / "train.py").write_text("print('training')\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_only_new_findings_count(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["lint"]) == 1
+    assert cli.run(["baseline", "write"]) == 0
+    assert f"{NAME}: 1 finding accepted" in capfd.readouterr().out
+    assert cli.run(["lint", "--baseline", NAME]) == 0
+    assert f"1 finding accepted in {NAME}" in capfd.readouterr().out
+    # Moved down by two lines, it is the same finding; another one of the same kind is not.
+    (tree / "run.sh").write_text(FAULTY.replace("\n", "\n# more\n# lines\n", 1))
+    assert cli.run(["lint", "--baseline", NAME]) == 0
+    (tree / "run.sh").write_text(FAULTY + FAULTY.splitlines()[1].replace("localhost", "127.0.0.1") + "\n")
+    assert cli.run(["lint", "--baseline", NAME]) == 1
+
+
+def test_two_lines_of_one_text_are_two_findings(tree: Path) -> None:
+    assert cli.run(["baseline", "write"]) == 0
+    (tree / "run.sh").write_text(FAULTY + FAULTY.splitlines()[1] + "\n")
+    assert cli.run(["lint", "--baseline", NAME]) == 1
+
+
+def test_what_was_mended_is_named_and_pruned(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["baseline", "write"]) == 0
+    (tree / "run.sh").write_text(FAULTY.replace("localhost", "node1"))
+    capfd.readouterr()
+    assert cli.run(["lint", "--baseline", NAME]) == 0
+    assert "1 entry suppresses nothing any more" in capfd.readouterr().out
+    # A run over something else, or of other rules, does not speak of it.
+    (tree / "other.sh").write_text("#!/bin/bash\ntorchrun --standalone train.py\n")
+    for arguments in (["other.sh"], [".", "--select", "ENV"]):
+        assert cli.run(["lint", *arguments, "--baseline", NAME]) == 0
+        assert "suppresses nothing" not in capfd.readouterr().out
+    assert cli.run(["baseline", "prune"]) == 0
+    out = capfd.readouterr().out
+    assert "run.sh: RDV001" in out
+    assert "1 finding taken out, 0 left" in out
+    assert json.loads((tree / NAME).read_text())["findings"] == []
+
+
+def test_findings_of_files_that_are_gone_are_pruned(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["baseline", "write"]) == 0
+    (tree / "run.sh").unlink()
+    assert cli.run(["baseline", "prune"]) == 0
+    assert "1 finding taken out, 0 left" in capfd.readouterr().out
+
+
+def test_the_configuration_may_name_it(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tree / "preflight.toml").write_text('baseline = "accepted.json"\n')
+    assert cli.run(["lint"]) == 2
+    assert "`preflight baseline write` makes one" in capfd.readouterr().err
+    assert cli.run(["baseline", "write"]) == 0
+    assert cli.run(["lint"]) == 0
+    assert cli.run(["baseline", "show", "accepted.json"]) == 0
+    assert "RDV001  1\n    run.sh\n1 finding accepted" in capfd.readouterr().out
+
+
+def test_suppressed_findings_stay_in_json_and_sarif(tree: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    assert cli.run(["baseline", "write"]) == 0
+    capfdbinary.readouterr()
+    assert cli.run(["lint", "--baseline", NAME, "-o", "json"]) == 0
+    (finding,) = json.loads(capfdbinary.readouterr().out)["suppressed"]
+    assert (finding["id"], finding["suppressed_by"]) == ("RDV001", "baseline")
+    assert cli.run(["lint", "--baseline", NAME, "-o", "sarif"]) == 0
+    (result,) = json.loads(capfdbinary.readouterr().out)["runs"][0]["results"]
+    assert result["suppressions"][0]["kind"] == "external"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", "is no JSON"),
+        ("[" * 100_000, "is no JSON"),
+        ("[]", "is no baseline"),
+        ('{"schema_version": 2, "findings": []}', "has the schema version 2"),
+        ('{"schema_version": 1, "findings": [{"id": "RDV001"}]}', "findings[0] is expected to have"),
+        ('{"schema_version": 1, "findings": [3]}', "findings[0] is expected to have"),
+    ],
+)
+def test_a_file_that_is_no_baseline(text: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "b.json").write_text(text)
+    with pytest.raises(UsageError, match=says.replace("[", r"\[")):
+        baseline.load(tmp_path / "b.json")
+
+
+def test_what_is_written_is_read_back_one_finding_a_line(tmp_path: Path) -> None:
+    entries = tuple(Accepted(f"{n:024x}", "RDV001", f"jobs/{n}.sh", 'says "no"\n') for n in range(3))
+    (tmp_path / "b.json").write_bytes(baseline.dump(baseline.Baseline(entries)))
+    assert baseline.load(tmp_path / "b.json").entries == entries
+    assert (tmp_path / "b.json").read_text().count("\n") == 3 + 5
