@@ -10,6 +10,7 @@ from preflight.job.quantity import Quantity
 from preflight.job.vocabulary.context import CONTEXT
 from preflight.job.vocabulary.meeting import MEETING
 from preflight.job.vocabulary.paddle import PADDLE
+from preflight.job.vocabulary.ray import RAY
 from preflight.job.vocabulary.scheduling import SCHEDULING
 from preflight.job.vocabulary.script import SCRIPT
 from preflight.job.vocabulary.servers import SERVERS
@@ -21,7 +22,20 @@ ENVIRONMENT_PREFIX = "env."
 
 QUANTITIES: dict[str, Quantity] = {
     quantity.name: quantity
-    for subject in (STARTING, SCHEDULING, MEETING, SIZES, SERVERS, SCRIPT, CONTEXT, TRAINING, ACCELERATE, FSDP, PADDLE)
+    for subject in (
+        STARTING,
+        SCHEDULING,
+        MEETING,
+        SIZES,
+        SERVERS,
+        SCRIPT,
+        CONTEXT,
+        TRAINING,
+        ACCELERATE,
+        FSDP,
+        PADDLE,
+        RAY,
+    )
     for quantity in subject
 }
 

@@ -5,6 +5,8 @@ from preflight.job.quantity import Quantity
 MEETING = (
     Quantity("rendezvous_backend", str, "torchrun back end: static, c10d, etcd ..."),
     Quantity("rendezvous_endpoint", str, "host[:port] given to --rdzv_endpoint"),
+    Quantity("rendezvous_conf", str, "further settings of the back end given to --rdzv_conf"),
+    Quantity("local_addr", str, "address under which a node makes itself known, given to --local_addr"),
     Quantity("rendezvous_id", str, "job id given to --rdzv_id"),
     Quantity("standalone", bool, "torchrun --standalone: a single-node rendezvous of its own"),
     Quantity("master_addr", str, "host name or address of rank 0's store"),

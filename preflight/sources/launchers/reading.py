@@ -10,6 +10,7 @@ from preflight.job import Claim, Known
 from preflight.sources.base import Command, LauncherReader, LaunchLine, Reading, Tree, Variable, Word
 from preflight.sources.launchers import slurm
 from preflight.sources.launchers.accelerate import AccelerateReader
+from preflight.sources.launchers.composer import ComposerReader
 from preflight.sources.launchers.context import (
     state_context,
     state_copies,
@@ -25,6 +26,7 @@ from preflight.sources.launchers.plain import plain_program
 from preflight.sources.launchers.program import ProgramReader, is_program
 from preflight.sources.launchers.programs import is_python, python_program
 from preflight.sources.launchers.python import PythonReader, has_ranks
+from preflight.sources.launchers.ray import RayReader
 from preflight.sources.launchers.torchrun import TorchrunReader
 from preflight.sources.launchers.wrappers import (
     Peeled,
@@ -43,6 +45,8 @@ READERS: tuple[LauncherReader, ...] = (
     AccelerateReader(),
     PaddleReader(),
     PaddleWrapperReader(),
+    RayReader(),
+    ComposerReader(),
 )
 _PLAIN = PythonReader()
 _PROGRAM = ProgramReader()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from preflight.job import (
     WHOLE_JOB,
     Claim,
+    Known,
     OneOf,
     Plain,
     Relation,
@@ -23,7 +24,7 @@ from preflight.job import (
     one_of,
 )
 from preflight.sources.base import Variable
-from preflight.sources.launchers.options import Given, glue, pieces_of, split_last
+from preflight.sources.launchers.options import Given, Scanned, glue, pieces_of, split_last
 
 #: A range such as `2:4` with more members than this is left unresolved.
 _WIDEST_RANGE = 16
@@ -103,6 +104,19 @@ def unless_blank(value: Value) -> Value:
     """A host that is a blank to be filled in is as unknown as one that comes from outside."""
     blanks = [item for item in alternatives(value) if isinstance(item, str) and _BLANK.fullmatch(item.strip())]
     return Unresolved(f"`{blanks[0]}`, which is to be filled in") if blanks else value
+
+
+_OPTION = re.compile(r"--?[A-Za-z][\w-]*")
+
+
+def state_unknown(stating: Stating, scanned: Scanned) -> None:
+    """State which options the launcher's own parser would not know; what is only partly known is left out."""
+    for word in scanned.unknown:
+        if not isinstance(word.value, Known):
+            continue
+        name = str(word.value.value).partition("=")[0]
+        if _OPTION.fullmatch(name):
+            stating.say("unknown_option", Known(name), word.span, word.spelling)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,16 @@ from preflight.job import Known, Relation, Strength, Unresolved, Value, as_int, 
 from preflight.sources.base import LaunchLine, Reading, Tree, Variable
 from preflight.sources.launchers.options import generated, scan, texts
 from preflight.sources.launchers.starting import started
-from preflight.sources.launchers.stating import Said, Stating, as_text, endpoint, node_range, said, said_by
+from preflight.sources.launchers.stating import (
+    Said,
+    Stating,
+    as_text,
+    endpoint,
+    node_range,
+    said,
+    said_by,
+    state_unknown,
+)
 from preflight.tables.torch_launch import TORCH_LAUNCH
 from preflight.tables.torchrun import TORCHRUN
 
@@ -53,6 +62,7 @@ class TorchrunReader:
             python=scanned.last("no_python") is None,
         )
         settings = _Settings(line, {given.dest: said(given) for given in scanned.given}, scanned.incomplete)
+        state_unknown(stating, scanned)
         _state_counts(stating, settings, line)
         _state_rendezvous(stating, settings)
         return Reading(
@@ -136,6 +146,8 @@ def _state_rendezvous(stating: Stating, settings: _Settings) -> None:
         return
     backend = settings.get("rdzv_backend")
     stating.given("rendezvous_backend", backend, as_text)
+    stating.given("rendezvous_conf", settings.get("rdzv_conf"), as_text)
+    stating.given("local_addr", settings.get("local_addr"), as_text)
     stating.given("rendezvous_id", settings.get("rdzv_id"), as_text)
     if backend is None:
         settings.default(stating, "rendezvous_backend", Known("static"), "--rdzv-backend", relation=Relation.SETS)

@@ -1,0 +1,12 @@
+"""Ray clusters that a script starts by hand."""
+
+from preflight.job.quantity import Quantity
+
+RAY = (
+    Quantity("ray_role", str, "what a line of `ray` does: head, worker, submit"),
+    Quantity("ray_block", bool, "`ray start` stays in the foreground"),
+    Quantity("ray_num_gpus", int, "GPUs that a node offers to Ray", "GPUs"),
+    Quantity("ray_port", int, "port of one component of a Ray node; the spelling names which"),
+    Quantity("ray_worker_ports", tuple, "first and last port of Ray's worker processes"),
+    Quantity("ray_submit_address", str, "address that `ray job submit` sends the job to"),
+)
