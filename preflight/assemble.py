@@ -29,6 +29,7 @@ from preflight.siblings import siblings
 from preflight.sources.base import Reading, Source, SourceFile, Tree, WrittenFile
 from preflight.sources.comments import suppressions
 from preflight.sources.redaction import without_secrets
+from preflight.sources.shell_source import startable
 from preflight.sources.tree import DirectoryTree, OverlayTree
 from preflight.walk import Walked, walk
 
@@ -97,7 +98,7 @@ def _named_jobs(assembly: _Assembly, named: Sequence[str]) -> list[Job]:
 
 
 def _directory_jobs(assembly: _Assembly, walked: Walked) -> list[Job]:
-    candidates = [path for path in walked.files if assembly.recognised(path) and not assembly.is_unit_test(path)]
+    candidates = assembly.candidates(walked.files)
     referred: set[str] = set()
     built: dict[str, list[Job]] = {}
     # Shell scripts first: what they reach is no job of its own.
@@ -154,10 +155,16 @@ class _Assembly:
         gathering.run([path])
         return gathering.job()
 
-    def recognised(self, path: str) -> bool:
-        """Whether some source reads this file."""
-        file = self.tree.read(path)
-        return isinstance(file, SourceFile) and self.source_of(file, "") is not None
+    def candidates(self, paths: Sequence[str]) -> list[str]:
+        """Those files of a folder that may start a job: of a kind that is read, no unit tests, no idle scripts."""
+        files = {path: file for path in paths if isinstance(file := self.tree.read(path), SourceFile)}
+        kinds = {path: source for path, file in files.items() if (source := self.source_of(file, "")) is not None}
+        scripts = startable(files[path] for path, source in kinds.items() if source.name == "shell")
+        return [
+            path
+            for path, source in kinds.items()
+            if (source.name != "shell" or path in scripts) and not self.is_unit_test(path)
+        ]
 
     def rank(self, path: str) -> int:
         """Where the kind of a file stands among the sources: entry scripts come first."""
@@ -281,11 +288,11 @@ class _Gathering:
         if self._is_inside_its_caller(step, source):
             self.suppressions.extend(suppressions(file))
             return ()
-        # What lies over the tree may change what a file refers to, so only readings of the bare tree are shared; a
-        # training script refers to its own modules only.
         if self.explicit and step.reference is None and source.name == "python":
             # Who names a training script means to start it: it is read to the end whatever it says.
             step = replace(step, role="script")
+        # What lies over the tree may change what a file refers to, so only readings of the bare tree are shared; a
+        # training script refers to its own modules only.
         bare = tree is self.assembly.tree or (
             source.name == "python" and not any(path.endswith(".py") for path in self.written)
         )

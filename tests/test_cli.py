@@ -83,7 +83,7 @@ def test_1_no_go(tree: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
         (["lint", "--fail-on", "never"], "error"),
         (["lnt"], "Did you mean 'lint'?"),
         (["train.sbatch"], "preflight lint train.sbatch"),
-        (["lint", ".", "--select", "RDV01"], "the nearest: RDV001"),
+        (["lint", ".", "--select", "RDV01"], "RDV001"),
         (["lint", ".", "--ignore", "rendezvous-on-lopback"], "rendezvous-on-loopback"),
         (["lint", ".", "-o", "jsn"], "did you mean 'json'?"),
         (["lint", ".", "-o", "json:"], "a file name is expected"),

@@ -14,6 +14,13 @@ _SUFFIXES = (".sh", ".bash", ".sbatch", ".slurm", ".job", ".slrm", ".sub", ".ksh
 _SHEBANG = re.compile(r"#!\s*\S*(/|\s)(env\s+(-S\s+)?)?(ba|da|z|k)?sh\b")
 _HETEROGENEOUS = re.compile(r"^#SBATCH[ \t]+(hetjob|packjob)\b", re.MULTILINE)
 _HEAD = 4096
+#: Without one of these words nothing is launched: programs that start ranks or containers, and batch headers.
+_LAUNCHING = re.compile(
+    r"python|torch|deepspeed|ds_ssh|paddle|fleet|accelerate|srun|sbatch|mpi|horovod|\bray\b|composer|lightning|tensorflow"
+    r"|docker|podman|singularity|apptainer|kubectl|jsrun|aprun|pdsh|^#(?:SBATCH|PBS|BSUB)\s",
+    re.MULTILINE,
+)
+_SCRIPT_NAMES = re.compile(r"[\w.+-]+")
 
 
 class ShellSource:
@@ -54,6 +61,23 @@ class ShellSource:
             written=script.written,
         )
         return without_secrets(reading, secrets_of(script.commands))
+
+
+def startable(files: Iterable[SourceFile]) -> frozenset[str]:
+    """The paths of those shell scripts that may come to a launch: by a word of their own, or through another script.
+
+    Evaluating a script costs a hundred times what looking for words does, and most of a repository's scripts build,
+    install and clean up.
+    """
+    texts = {file.path: file.text for file in files}
+    found = {path for path, text in texts.items() if _LAUNCHING.search(text)}
+    mentions = {path: set(_SCRIPT_NAMES.findall(text)) for path, text in texts.items() if path not in found}
+    wanted = {path.rpartition("/")[2] for path in found}
+    while wanted:
+        more = {path for path, names in mentions.items() if path not in found and names & wanted}
+        found |= more
+        wanted = {path.rpartition("/")[2] for path in more}
+    return frozenset(found)
 
 
 def _carriage_returns(file: SourceFile, launches: Iterable[Launch]) -> Iterator[Note]:
