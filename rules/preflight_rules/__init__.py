@@ -25,6 +25,7 @@ PACK: tuple[str, ...] = (
     "preflight_rules.rendezvous:node_rank_same_on_every_node",
     "preflight_rules.meeting_points:rendezvous_on_submission_host",
     "preflight_rules.meeting_points:rendezvous_port_random_on_each_node",
+    "preflight_rules.meeting_points:node_rank_not_given",
     "preflight_rules.siblings:rendezvous_differs_between_launches",
     "preflight_rules.siblings:node_rank_twice_or_missing",
     "preflight_rules.conflicts:standalone_on_several_nodes",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from preflight.job import Claim, Job, Launch
+from preflight.job import Claim, Job, Launch, Strength
 from preflight.job.symbols import Symbol, symbols_in
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
 from preflight.outcome import Confidence, Severity
@@ -16,6 +16,7 @@ from preflight_rules.reading import (
     numbers,
     quoted,
     spoken,
+    texts,
     undecided,
 )
 from preflight_rules.rendezvous import address_in_force, evaluated_on_each_node
@@ -141,7 +142,8 @@ def _drawn(job: Job, launch: Launch) -> Claim | None:
 
 def _on_each_node(job: Job, launch: Launch, drawn: Claim, count: str) -> Verdict:
     inner = evaluated_on_each_node(launch)
-    by_hand = not SPREADING_WRAPPERS.intersection(launch.wrappers) and bool(job.about("node_rank", launch.scope))
+    ranks = [claim for claim in job.setting("node_rank", launch.scope) if claim.strength > Strength.DEFAULT]
+    by_hand = not SPREADING_WRAPPERS.intersection(launch.wrappers) and bool(ranks)
     if inner is None and not by_hand:
         return unknown(launch.id, f"it cannot be told whether {quoted(drawn)} is drawn once or on each node", at=drawn)
     if inner is False:
@@ -152,4 +154,72 @@ def _on_each_node(job: Job, launch: Launch, drawn: Claim, count: str) -> Verdict
         at=drawn,
         remedy="Draw the port once before the nodes are started, or derive it from the job id.",
         severity=Severity.WARNING if by_hand else None,
+    )
+
+
+@rule(
+    "RDV022",
+    "node-rank-not-given",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("https://docs.pytorch.org/docs/stable/elastic/run.html", "pytorch/pytorch#52848"),
+)
+def node_rank_not_given(job: Job) -> Iterator[Verdict]:
+    """A torchrun line for several nodes with the static back end says nothing of the node's rank.
+
+    What it checks:
+        A line that is started by hand (not by srun or mpirun) for more than one node, with `--master_addr` and no
+        other back end, gives `--node_rank`, or another line of the job does for the other nodes.
+
+    Why it matters:
+        torchrun then takes rank 0, on every node. Each opens a store of its own and waits for the others.
+
+    Example:
+        `torchrun --nnodes=2 --nproc_per_node=8 --master_addr=10.0.0.1 train.py`, run on both nodes.
+
+    Fix:
+        Give `--node_rank` from outside (`--node_rank=$1`), or use
+        `--rdzv_backend=c10d --rdzv_endpoint=10.0.0.1:29500`, which needs no rank.
+
+    Known limits:
+        The line is right where it is meant for node 0 alone and those of the other nodes are kept elsewhere.
+
+    Evidence:
+        torchrun documentation (the default of --node-rank); pytorch/pytorch#52848.
+    """
+    met = False
+    for launch in job.launches:
+        nodes, because = nodes_spanned(job, launch)
+        ranks = job.setting("node_rank", launch.scope)
+        static = [c for c in job.setting("rendezvous_backend", launch.scope) if texts(c.value) == ("static",)]
+        if launch.launcher not in AGENT_LAUNCHERS or not static or not because or not ranks:
+            continue
+        if "srun" in launch.wrappers or not certainly_several(nodes):
+            continue
+        met = True
+        open_end = undecided(launch.id, (*because, *ranks), launch, what="nodes")
+        if open_end is not None:
+            yield open_end
+        elif ranks[0].strength is Strength.DEFAULT and not _others_have_ranks(job, launch):
+            yield failed(
+                launch.id,
+                f"{quoted(because[0])} needs ranks 0 to {max(numbers(nodes)) - 1}, each once, but nothing says which"
+                f" one this node is: {launch.launcher} takes 0.",
+                at=ranks[0],
+                also=((because[0], f"{spoken(numbers(nodes))} nodes"),),
+                remedy="Give --node_rank, another one on each node, or use --rdzv_backend=c10d, which needs none.",
+            )
+        else:
+            yield passed(launch.id)
+    if not met:
+        yield not_applicable(job.name, "no launch for several nodes depends on its node rank")
+
+
+def _others_have_ranks(job: Job, launch: Launch) -> bool:
+    """Whether another line starts the same program as a node above 0."""
+    return any(
+        claim.strength > Strength.DEFAULT and numbers(claim.value) != (0,)
+        for other in job.launches
+        if other.id != launch.id and other.program == launch.program
+        for claim in job.setting("node_rank", other.scope)
     )

@@ -304,7 +304,6 @@ def node_rank_same_on_every_node(job: Job) -> Iterator[Verdict]:
     for launch in job.launches:
         nodes, because = nodes_spanned(job, launch)
         ranks = job.setting("node_rank", launch.scope)
-        ranks = tuple(c for c in ranks if c.strength > Strength.DEFAULT)
         if launch.launcher not in AGENT_LAUNCHERS or "srun" not in launch.wrappers or not ranks or not because:
             continue
         met = True
@@ -336,11 +335,25 @@ def _local_rank(launch: Launch, rank: Claim, told: Claim) -> Verdict:
     )
 
 
+def _no_rank(launch: Launch, rank: Claim, told: Claim) -> Verdict:
+    return failed(
+        launch.id,
+        f"{launch.launcher} is given no node rank and takes 0 on every node that srun starts, but {quoted(told)} needs"
+        f" ranks 0 to {int(max(numbers(told.value))) - 1}, each once: all nodes will wait.",
+        at=rank,
+        also=((told, "needs each rank once"),),
+        remedy="Use --rdzv_backend=c10d --rdzv_endpoint=<first node>:<port>, which needs no rank, or give each node its"
+        " rank: srun bash -c 'torchrun --node_rank=$SLURM_NODEID ...'.",
+    )
+
+
 def _node_rank(job: Job, launch: Launch, rank: Claim, told: Claim, count: str) -> Verdict:
     granted = job.setting("nodes", launch.scope)
     if not granted or not certainly_several(job_value(granted)):
         return unknown(launch.id, "it cannot be told on how many nodes srun starts this launcher", at=launch)
     fixed = numbers(rank.value)
+    if rank.strength is Strength.DEFAULT:
+        return _no_rank(launch, rank, told)
     early = bool(symbols_in(rank.value) & {Symbol.NODE_RANK, Symbol.PROCESS_RANK})
     if Symbol.LOCAL_RANK in symbols_in(rank.value) and certainly_one(job_value(_tasks(job, launch))):
         return _local_rank(launch, rank, told)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from preflight.job import Claim, Job, Launch
+from preflight.job import Claim, Job, Launch, Strength
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule
 from preflight.outcome import Severity
 from preflight_rules.reading import (
@@ -40,7 +40,7 @@ def node_launches(job: Job) -> tuple[Launch, ...]:
     found = []
     for launch in job.launches:
         nodes, _ = nodes_spanned(job, launch)
-        ranks = job.setting("node_rank", launch.scope)
+        ranks = [claim for claim in job.setting("node_rank", launch.scope) if claim.strength > Strength.DEFAULT]
         if ranks and certainly_several(nodes) and not SPREADING_WRAPPERS.intersection(launch.wrappers):
             found.append(launch)
     return tuple(found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from preflight.job import Claim, Job, Launch
+from preflight.job import Claim, Job, Launch, Strength
 from preflight.job.symbols import Symbol, symbols_in
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
 from preflight.outcome import Confidence, Severity
@@ -267,11 +267,13 @@ def _granted(job: Job) -> tuple[Claim, ...]:
 
 def _of_this_task(claim: Claim) -> bool:
     """Whether a rank is the one Slurm gives the process at hand: in a batch script that is 0, and starts nobody."""
+    if claim.strength is Strength.DEFAULT:
+        return True
     return bool(symbols_in(claim.value) & {Symbol.PROCESS_RANK, Symbol.NODE_RANK, Symbol.LOCAL_RANK})
 
 
 def _alone(job: Job, launch: Launch, told: Claim) -> Verdict:
-    if any(not _of_this_task(claim) for claim in job.about("node_rank", launch.scope)):
+    if any(not _of_this_task(claim) for claim in job.setting("node_rank", launch.scope)):
         return unknown(
             launch.id,
             f"{launch.launcher} is given a node rank: something else may start the others",

@@ -152,6 +152,8 @@ def _state_rendezvous(stating: Stating, settings: _Settings) -> None:
     if backend is None:
         settings.default(stating, "rendezvous_backend", Known("static"), "--rdzv-backend", relation=Relation.SETS)
     kinds = texts(backend.value) if backend is not None else ("static",)
+    if kinds == ("static",) and settings.get("node_rank") is None:
+        settings.default(stating, "node_rank", Known(0), "--node-rank", relation=Relation.SETS)
     given = settings.get("rdzv_endpoint")
     if given is not None and texts(given.value) != ("",):
         _state_endpoint(stating, settings, given, kinds)
