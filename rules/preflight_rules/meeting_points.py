@@ -14,6 +14,7 @@ from preflight_rules.reading import (
     certainly_several,
     nodes_spanned,
     numbers,
+    on_first_node_only,
     quoted,
     spoken,
     texts,
@@ -195,6 +196,9 @@ def node_rank_not_given(job: Job) -> Iterator[Verdict]:
         if launch.launcher not in AGENT_LAUNCHERS or not static or not because or not ranks:
             continue
         if "srun" in launch.wrappers or not certainly_several(nodes):
+            continue
+        if any(on_first_node_only(claim, launch) for claim in job.setting("nodes", launch.scope)):
+            # Nothing starts it on a second node at all, which is a fault of its own.
             continue
         met = True
         open_end = undecided(launch.id, (*because, *ranks), launch, what="nodes")
