@@ -7,6 +7,7 @@ A source states only these, or `env.NAME` for a variable the ranks will see. The
 from __future__ import annotations
 
 from preflight.job.quantity import Quantity
+from preflight.job.vocabulary.cluster import CLUSTER
 from preflight.job.vocabulary.context import CONTEXT
 from preflight.job.vocabulary.meeting import MEETING
 from preflight.job.vocabulary.paddle import PADDLE
@@ -35,6 +36,7 @@ QUANTITIES: dict[str, Quantity] = {
         FSDP,
         PADDLE,
         RAY,
+        CLUSTER,
     )
     for quantity in subject
 }

@@ -2,6 +2,7 @@
 
 PACK = (
     "preflight.sources.shell_source:ShellSource",
+    "preflight.sources.kubernetes.source:KubernetesSource",
     "preflight.sources.deepspeed_json:DeepSpeedSource",
     "preflight.sources.accelerate_config:AccelerateSource",
     "preflight.sources.hostfile:HostfileSource",

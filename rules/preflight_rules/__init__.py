@@ -95,4 +95,12 @@ PACK: tuple[str, ...] = (
     "preflight_rules.local_rank:local_rank_option_not_declared",
     "preflight_rules.local_rank:local_rank_same_for_all_processes",
     "preflight_rules.local_rank:ranked_script_without_launcher",
+    "preflight_rules.kubernetes:gpu_request_without_equal_limit",
+    "preflight_rules.kubernetes:shared_memory_not_enlarged",
+    "preflight_rules.kubernetes_mpi:mpi_slots_exceed_worker",
+    "preflight_rules.kubernetes_mpi:mpi_ranks_unlike_slots",
+    "preflight_rules.kubernetes_gang:pods_not_gang_scheduled",
+    "preflight_rules.kubernetes_gang:gang_larger_than_job",
+    "preflight_rules.kubernetes_gang:gang_waits_for_ordered_start",
+    "preflight_rules.kubernetes_network:mesh_proxy_may_join_pods",
 )

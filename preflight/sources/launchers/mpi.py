@@ -42,7 +42,7 @@ _MPI = table(
         "flag": "--allow-run-as-root -allow-run-as-root --nooversubscribe -tag-output"
         " --tag-output -timestamp-output --timestamp-output -v --verbose -q --quiet -verbose --display-map"
         " -display-map --display-allocation -report-bindings --report-bindings --bind-to-none -bind-to-none"
-        " -nolocal --nolocal -pernode --pernode --novm -novm -l -print-rank-map -genvall -genvnone -bynode --bynode"
+        " -nolocal --nolocal --novm -novm -l -print-rank-map -genvall -genvnone"
         " -byslot --byslot --bind-to-core --stream-buffering --merge-stderr-to-stdout --xml --get-stack-traces",
     },
     abbreviations=False,
@@ -85,6 +85,7 @@ def state(stating: Stating, scanned: Scanned, word: Word, line: LaunchLine, tree
     # Who starts the tasks decides, whatever the allocation would hold.
     stating.given("tasks", scanned.last("np"), as_int, strength=Strength.SCHEDULER)
     stating.given("tasks_per_node", scanned.last("per_node"), lambda value: as_int(lift(_first_number, value)))
+    stating.given("mpi_mapping", scanned.last("map_by", "oversubscribe"), lambda value: lift(str, value))
     hosts = scanned.last("host")
     if hosts is not None:
         stating.given("hosts", hosts, lambda value: lift(_names, value), strength=Strength.SCHEDULER)

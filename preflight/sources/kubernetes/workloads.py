@@ -1,0 +1,236 @@
+"""From the objects of one file to claims: each job object with its roles, its launches, and what belongs to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from preflight.job import Claim, Known, Launch, Places, Scope, Strength, Value, as_int, lift
+from preflight.sources.base import Command, Reading, SourceFile, Tree
+from preflight.sources.kubernetes.commands import Containers
+from preflight.sources.kubernetes.kinds import ASIDE_KINDS, RAY_KINDS, Role, Workload, objects, workload_of
+from preflight.sources.kubernetes.operators import injected, pods
+from preflight.sources.kubernetes.pods import containers_of, state_labels, state_pods
+from preflight.sources.launchers.reading import read_commands
+from preflight.sources.structured import Node, NodeStating, value_of
+
+#: Kinds whose pods together are the nodes of one job, whatever their containers run.
+_ONE_GROUP = frozenset(("PyTorchJob", "PaddleJob", "MPIJob", "TrainJob", "JAXJob", "LeaderWorkerSet"))
+#: Kinds whose pods start ranks even where only the image knows how.
+_IMAGE_STARTS = frozenset(("PyTorchJob", "PaddleJob", "JAXJob", "TrainJob"))
+#: Objects of one file that are looked at.
+_MOST_OBJECTS = 500
+
+
+class Manifest:
+    """One file of manifests while it is read."""
+
+    def __init__(self, file: SourceFile, tree: Tree, roots: Sequence[Node]) -> None:
+        self.file = file
+        self.objects = [item for root in roots for item in objects(root)][:_MOST_OBJECTS]
+        self.reading = Reading()
+        self.commands: list[Command] = []
+        self._tree = tree
+        self._stating = NodeStating(file, "kubernetes", strength=Strength.SCHEDULER)
+        maps = {
+            item.text("metadata", "name"): data
+            for item in self.objects
+            if item.text("kind") == "ConfigMap" and (data := item.at("data")) is not None
+        }
+        self._containers = Containers(file, tree, maps)
+        self._ids: dict[str, int] = {}
+
+    @property
+    def places(self) -> Places:
+        """Where the characters of the file stand."""
+        return self._stating.places
+
+    def read(self) -> None:
+        """Read every object; what they claim is then in `reading`."""
+        for root in self.objects:
+            workload = workload_of(root)
+            if workload is not None:
+                self._workload(workload)
+            elif root.text("kind") in ASIDE_KINDS:
+                self._aside(root)
+        self.reading = replace(self.reading, claims=(*self._stating.claims, *self.reading.claims))
+
+    def _id_of(self, workload: Workload) -> str:
+        return f"{self.file.path}:{self.places.line(workload.head.key_start)}"
+
+    def _aside(self, root: Node) -> None:
+        """A PodGroup makes its pods a gang; a claim says who may mount it."""
+        head = root.member("kind")
+        if head is None:
+            return
+        scope = Scope(launch=f"{self.file.path}:{self.places.line(head.key_start)}")
+        if root.text("kind") == "PodGroup":
+            self._stating.say("workload", Known(f"{_group(root)}/PodGroup"), head, scope=scope)
+            self._stating.given("gang_min", root.member("spec", "minMember"), as_int, scope=scope)
+            name = root.member("metadata", "name")
+            if name is not None:
+                self._stating.say("gang", value_of(name.node), name, scope=scope)
+        elif root.text("kind") == "PersistentVolumeClaim":
+            name, modes = root.member("metadata", "name"), root.member("spec", "accessModes")
+            if name is not None and modes is not None:
+                self._stating.say("shared_volume", value_of(name.node), name, scope=scope)
+                self._stating.say("volume_access", value_of(modes.node), modes, scope=scope)
+
+    def _workload(self, workload: Workload) -> None:
+        launches = self._launches(workload)
+        if not workload.is_training and not launches:
+            return
+        scope = Scope(launch=self._id_of(workload))
+        self._state_object(workload, scope)
+        for role in workload.roles:
+            state_pods(self._stating, role, _in_role(scope, role))
+        found = [launch for _, reading in launches for launch in reading.launches]
+        for role, reading in launches:
+            for launch in reading.launches:
+                within = _in_role(scope, role)
+                self._stating.say("workload_launch", Known(launch.id), workload.head, scope=within)
+                self._state_launch(workload, role, launch.scope, reading)
+            self._add(reading)
+        if not found and workload.kind in _IMAGE_STARTS and workload.roles:
+            self._state_image(workload, scope)
+
+    def _add(self, reading: Reading) -> None:
+        mine = self.reading
+        self.reading = replace(
+            mine,
+            claims=(*mine.claims, *reading.claims),
+            launches=(*mine.launches, *reading.launches),
+            references=(*mine.references, *reading.references),
+            notes=(*mine.notes, *reading.notes),
+        )
+
+    def _state_object(self, workload: Workload, scope: Scope) -> None:
+        stating = self._stating
+        stating.say("workload", Known(f"{workload.group}/{workload.kind}"), workload.head, scope=scope)
+        stating.given("namespace", workload.root.member("metadata", "namespace"), scope=scope)
+        state_labels(stating, workload.root, scope)
+        stating.given("gang_min", workload.gang_min, as_int, scope=scope)
+        if workload.gang is not None:
+            stating.say("gang", Known(f"{workload.kind}"), workload.gang, scope=scope)
+        if workload.gang_min is not None and workload.gang is None:
+            stating.say("gang", Known("minAvailable"), workload.gang_min, scope=scope)
+        if workload.order is not None and workload.first is not None:
+            stating.say("pods_started_first", workload.first, workload.order, scope=scope)
+        spec = workload.spec
+        if workload.kind == "MPIJob":
+            stating.given("slots_per_worker", workload.processes, as_int, scope=scope)
+        for name in ("backoffLimit", "maxRetry"):
+            stating.given("backoff_limit", spec.member(name) or spec.member("runPolicy", name), as_int, scope=scope)
+
+    def _launches(self, workload: Workload) -> list[tuple[Role, Reading]]:
+        """The launch lines of every role, equal ones of a second role left out."""
+        found: list[tuple[Role, Reading]] = []
+        seen: set[tuple[object, ...]] = set()
+        place = self._containers.place(workload.head.node)
+        for role in workload.roles:
+            if role.pod is None:
+                continue
+            given = injected(workload, role, place)
+            for container in containers_of(role.pod):
+                environment = self._containers.environment(container, given)
+                script = self._containers.script(container, environment)
+                if script is None:
+                    continue
+                self.commands.extend(script.commands)
+                reading = read_commands(script.commands, {}, self._tree, batch=False)
+                reading = replace(
+                    reading,
+                    claims=tuple(claim for claim in reading.claims if not self._is_injected(claim, workload)),
+                    references=(*script.references, *reading.references),
+                )
+                key = tuple(tuple(word.value for word in command.words) for command in script.commands)
+                if reading.launches and key not in seen:
+                    seen.add(key)
+                    found.append((role, reading))
+        return found
+
+    def _is_injected(self, claim: Claim, workload: Workload) -> bool:
+        """Whether this only repeats a variable that nobody wrote, but the operator will set."""
+        at = self.places.span(workload.head.node.start, workload.head.node.end)
+        return claim.quantity.startswith("env.") and claim.span == at
+
+    def _state_launch(self, workload: Workload, role: Role, scope: Scope, reading: Reading) -> None:
+        """What the pods give to a launch line: nodes, GPUs, time."""
+        stating = self._stating
+        nodes = self._nodes(workload, role, reading, scope)
+        if nodes is not None:
+            stating.say("nodes", nodes, workload.nodes or role.member or workload.head, scope=scope)
+        holder = role
+        if workload.kind == "MPIJob" and not role.trains:
+            holder = next((other for other in workload.roles if other.trains), role)
+        self._state_gpus(holder, scope)
+        self._state_limit(workload, scope)
+
+    def _nodes(self, workload: Workload, role: Role, reading: Reading, scope: Scope) -> Value | None:
+        if workload.kind in _ONE_GROUP and not _has_servers(workload):
+            if workload.min_nodes is not None or workload.max_nodes is not None:
+                return None
+            return pods(workload)
+        told = [c for c in reading.claims if c.quantity == "nodes" and c.scope == scope]
+        # Several pods that each train alone are no group: only what was told of several nodes is compared.
+        if not told or all(c.strength is Strength.DEFAULT or c.alternatives == (1,) for c in told):
+            return None
+        if workload.kind in RAY_KINDS or workload.kind in ("Deployment", "Pod"):
+            return None
+        return pods(workload) if len([r for r in workload.roles if r.trains]) == 1 else None
+
+    def _state_gpus(self, role: Role, scope: Scope) -> None:
+        own = NodeStating(self.file, "kubernetes", strength=Strength.SCHEDULER)
+        own.places = self.places
+        state_pods(own, role, scope)
+        for claim in own.claims:
+            if claim.quantity == "pod_gpus":
+                self._stating.claims.append(replace(claim, quantity="gpus_per_node"))
+
+    def _state_limit(self, workload: Workload, scope: Scope) -> None:
+        spec = workload.spec
+        limit = spec.member("activeDeadlineSeconds") or spec.member("runPolicy", "activeDeadlineSeconds")
+        self._stating.given("time_limit_s", limit, as_int, scope=scope)
+
+    def _state_image(self, workload: Workload, scope: Scope) -> None:
+        """Ranks that the image starts by itself: a launch at the object's own line."""
+        role = next((role for role in workload.roles if role.trains), workload.roles[0])
+        head = workload.head
+        launch = Launch(scope.launch, "image", self.places.span(head.key_start, head.node.end))
+        self._state_launch(workload, role, scope, Reading())
+        if workload.processes is not None and workload.kind != "MPIJob":
+            value = value_of(workload.processes.node)
+            known = lift(_whole, value)
+            self._stating.say("processes_per_node", known, workload.processes, scope=scope)
+        for claim in self._variables(workload, role, scope):
+            self._stating.claims.append(claim)
+        self.reading = replace(self.reading, launches=(*self.reading.launches, launch))
+
+    def _variables(self, workload: Workload, role: Role, scope: Scope) -> Iterator[Claim]:
+        """The variables somebody wrote into the manifest, as the image's ranks will see them."""
+        if role.pod is None:
+            return
+        for container in containers_of(role.pod):
+            for name, slot in self._containers.environment(container, {}).items():
+                spelling = f"{name}={slot.spelling()}"
+                yield Claim(
+                    f"env.{name}", slot.value(), slot.place.span, spelling, "environment", scope, Strength.ENVIRONMENT
+                )
+
+
+def _whole(item: object) -> int:
+    if isinstance(item, str) and not item.isdigit():
+        raise ValueError(f"{item}: as many processes as the node has devices")
+    return int(str(item))
+
+
+def _has_servers(workload: Workload) -> bool:
+    return any(not role.trains and role.name != "Launcher" for role in workload.roles)
+
+
+def _group(root: Node) -> str:
+    return root.text("apiVersion").rpartition("/")[0]
+
+
+def _in_role(scope: Scope, role: Role) -> Scope:
+    return replace(scope, role=role.name)

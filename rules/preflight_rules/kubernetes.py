@@ -1,0 +1,160 @@
+"""What pods ask for: devices, shared memory, restart policy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from preflight.job import Job, Unresolved
+from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.outcome import Confidence, Severity
+from preflight_rules.reading import job_value, numbers, placed, quoted, spoken, undecided
+from preflight_rules.workloads import Role, Workload, workloads
+
+#: What containerd and CRI-O give a container that asks for nothing (runc's default mount of /dev/shm).
+_DEFAULT_SHM_MIB = 64
+#: Below this several ranks of one pod are known to fail (NVIDIA's containers advise 1 GiB).
+_SMALL_SHM_MIB = 256
+
+
+@rule(
+    "KUB001",
+    "gpu-request-without-equal-limit",
+    severity=Severity.ERROR,
+    profile="gate",
+    evidence=("https://kubernetes.io/docs/tasks/manage-gpus/scheduling-gpus/",),
+)
+def gpu_request_without_equal_limit(job: Job) -> Iterator[Verdict]:
+    """A pod requests GPUs and sets no limit for them, or another one.
+
+    What it checks:
+        Where the containers of a pod request GPUs, their limits name the same number.
+
+    Why it matters:
+        GPUs are extended resources, which cannot be overcommitted: the API server rejects the pod ("Limit must be
+        set for non overcommitable resources"), and the operator retries for ever without a pod to show.
+
+    Example:
+        `resources: {requests: {nvidia.com/gpu: 8}}` with no limits.
+
+    Fix:
+        Set `limits` only; requests then follow.
+
+    Known limits:
+        The containers of a pod are summed.
+
+    Evidence:
+        Kubernetes documentation, "Schedule GPUs".
+    """
+    met = False
+    for workload in workloads(job):
+        for role in workload.roles:
+            asked, limited = role.say("pod_gpu_requests"), role.say("pod_gpus")
+            if not asked:
+                continue
+            met = True
+            open_end = undecided(workload.id, (*asked, *limited))
+            if open_end is not None:
+                yield open_end
+            elif not limited:
+                yield failed(
+                    workload.id,
+                    f"{quoted(asked[0])} stands under `requests` without a limit: the API server rejects such a pod.",
+                    at=asked[0],
+                    remedy=f"Move {quoted(asked[0])} under `limits`.",
+                )
+            elif not set(numbers(job_value(asked))) & set(numbers(job_value(limited))):
+                yield failed(
+                    workload.id,
+                    f"{quoted(asked[0])} under `requests` differs from {placed(limited[0])} under `limits`:"
+                    " the API server rejects such a pod.",
+                    at=asked[0],
+                    also=((limited[0], "the limit"),),
+                    remedy="Set `limits` only, or make the two equal.",
+                )
+            else:
+                yield passed(workload.id)
+    if not met:
+        yield not_applicable(job.name, "no pod requests GPUs apart from its limits")
+
+
+@rule(
+    "KUB002",
+    "shared-memory-not-enlarged",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("NVIDIA/nccl#290", "NVIDIA/nccl#342", "https://kubernetes.io/docs/concepts/storage/volumes/#emptydir"),
+)
+def shared_memory_not_enlarged(job: Job) -> Iterator[Verdict]:
+    """Several ranks or loader workers of one pod share the 64 MiB of /dev/shm that a container gets by default.
+
+    What it checks:
+        A training pod with more than one GPU, or with one GPU and loader workers, mounts a volume at /dev/shm, and
+        that volume has at least 256 MiB.
+
+    Why it matters:
+        NCCL puts the buffers between the ranks of a node into /dev/shm and stops with "posix_fallocate failed: No
+        space left on device"; loader workers pass their batches through it and die of "Bus error".
+
+    Example:
+        `limits: {nvidia.com/gpu: 8}` and no volume mounted at /dev/shm.
+
+    Fix:
+        Add `volumes: [{name: dshm, emptyDir: {medium: Memory}}]` and mount it at /dev/shm. What lies there counts
+        against the pod's memory limit.
+
+    Known limits:
+        A site may enlarge /dev/shm for all pods by an admission webhook, which no manifest shows. A training runtime
+        is a template that its jobs may patch, so it gets a hint only. Ray sizes its own
+        object store and is left alone.
+
+    Evidence:
+        NVIDIA/nccl#290, NVIDIA/nccl#342; Kubernetes documentation, "emptyDir".
+    """
+    met = False
+    for workload in workloads(job):
+        if workload.kind.startswith("Ray"):
+            continue
+        for role in workload.trainers:
+            why = _wants_shm(workload, role)
+            if not why:
+                continue
+            met = True
+            yield _shm(workload, role, why)
+    if not met:
+        yield not_applicable(job.name, "no pod is known to hold several ranks or loader workers")
+
+
+def _wants_shm(workload: Workload, role: Role) -> str:
+    """Why /dev/shm matters to a role's pods; empty where it does not, or nobody knows."""
+    if role.gpus and min(role.gpus) > 1:
+        return f"{spoken(role.gpus)} GPUs in each pod"
+    for own, scope in workload.launches():
+        workers = workload.job.setting("dataloader_workers", scope)
+        found = numbers(job_value(workers)) if workers else ()
+        if own.name == role.name and role.gpus and found and min(found) > 1:
+            return f"{placed(workers[0])} for each rank"
+    return ""
+
+
+def _shm(workload: Workload, role: Role, why: str) -> Verdict:
+    sizes = role.say("shm_mib")
+    if not sizes:
+        gpus = role.say("pod_gpus")
+        return failed(
+            workload.id,
+            f"Nothing enlarges /dev/shm, which has {_DEFAULT_SHM_MIB} MiB by default, for {why}.",
+            at=gpus[0] if gpus else role.count,
+            remedy="Mount an emptyDir with `medium: Memory` at /dev/shm.",
+            severity=Severity.INFO if workload.kind.endswith("TrainingRuntime") else None,
+        )
+    known = [claim for claim in sizes if not isinstance(claim.value, Unresolved)]
+    if known and all(size < _SMALL_SHM_MIB for claim in known for size in numbers(claim.value)):
+        return failed(
+            workload.id,
+            f"{quoted(known[0])} leaves {spoken(numbers(known[0].value))} MiB in /dev/shm for {why}.",
+            at=known[0],
+            remedy="Give it some GiB, or leave sizeLimit out: the pod's memory limit bounds it anyway.",
+        )
+    if not known and "placeholder" in str(getattr(sizes[0].value, "why", "")):
+        return unknown(workload.id, f"{quoted(sizes[0])} depends on {getattr(sizes[0].value, 'why', '')}", at=sizes[0])
+    return passed(workload.id)

@@ -1,0 +1,278 @@
+"""Kubernetes manifests: which objects are jobs, what their pods ask for, and what their containers run."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from preflight.job import Claim, Known, Launch, NoteKind, Unresolved, Value
+from preflight.job.quantities import is_known
+from preflight.sources.base import Reading, SourceFile
+from preflight.sources.kubernetes.amounts import amount
+from preflight.sources.kubernetes.source import KubernetesSource
+from preflight.sources.tree import MemoryTree
+
+TORCH = """\
+apiVersion: kubeflow.org/v1
+kind: PyTorchJob
+metadata:
+  name: train
+  namespace: team
+spec:
+  nprocPerNode: "8"
+  pytorchReplicaSpecs:
+    Master:
+      replicas: 1
+      template:
+        spec:
+          containers:
+            - name: pytorch
+              image: example/train:1
+              command: [bash, -c]
+              args:
+                - |
+                  export NCCL_DEBUG=INFO
+                  torchrun --nnodes=$PET_NNODES \\
+                    --node_rank=$RANK --nproc_per_node=$(PROCS) train.py
+              env:
+                - {name: PROCS, value: "8"}
+                - {name: TOKEN, valueFrom: {secretKeyRef: {name: s, key: k}}}
+              resources: {limits: {nvidia.com/gpu: 8, cpu: 64, memory: 512Gi}}
+    Worker:
+      replicas: 3
+      template:
+        spec:
+          containers:
+            - name: pytorch
+              image: example/train:1
+              command: [bash, -c, "torchrun train.py"]
+              resources: {limits: {nvidia.com/gpu: 8}}
+"""
+
+
+def _read(text: str, path: str = "job.yaml", files: dict[str, str] | None = None) -> Reading:
+    file = SourceFile(path, text, "", len(text))
+    assert KubernetesSource().recognises(file)
+    reading = KubernetesSource().read(file, MemoryTree({path: text, **(files or {})}))
+    assert all(is_known(claim.quantity) for claim in reading.claims)
+    return reading
+
+
+def _about(reading: Reading, quantity: str) -> list[Claim]:
+    return [claim for claim in reading.claims if claim.quantity == quantity]
+
+
+def _values(reading: Reading, quantity: str) -> list[Value]:
+    return [claim.value for claim in _about(reading, quantity)]
+
+
+def _launches(reading: Reading) -> list[tuple[str, str]]:
+    return [(launch.launcher, launch.program) for launch in reading.launches]
+
+
+def test_a_script_in_a_block_is_read_where_it_stands() -> None:
+    reading = _read(TORCH)
+    first = reading.launches[0]
+    assert (first.launcher, first.program, first.id) == ("torchrun", "train.py", "job.yaml:20")
+    nodes = [c for c in _about(reading, "nodes") if c.scope == first.scope]
+    assert {(c.source, c.value) for c in nodes} == {("kubernetes", Known(4)), ("torchrun", Known(4))}
+    processes = next(c for c in _about(reading, "processes_per_node") if c.scope == first.scope)
+    assert processes.value == Known(8)
+    assert (processes.span.line, processes.span.column) == (21, 39)
+    assert TORCH.split("\n")[20][38:].startswith("--nproc_per_node")
+    debug = next(c for c in _about(reading, "env.NCCL_DEBUG") if c.scope == first.scope)
+    assert (debug.value, debug.span.line) == (Known("INFO"), 19)
+
+
+def test_what_the_operator_sets_is_no_claim_of_the_file() -> None:
+    reading = _read(TORCH)
+    assert not _about(reading, "env.WORLD_SIZE")
+    assert not _about(reading, "env.PET_NNODES")
+    # Of the worker's bare `torchrun train.py` the operator's variables still decide nodes and processes.
+    second = reading.launches[1]
+    told = {c.quantity: c.value for c in reading.claims if c.scope == second.scope and c.source == "torchrun"}
+    assert told["nodes"] == Known(4)
+    assert told["processes_per_node"] == Known(8)
+
+
+def test_secrets_are_not_known() -> None:
+    (token,) = _about(_read(TORCH), "env.TOKEN")
+    assert isinstance(token.value, Unresolved)
+
+
+def test_pods_say_what_they_ask_for() -> None:
+    reading = _read(TORCH)
+    master = [c for c in reading.claims if c.scope.role == "Master"]
+    said = {claim.quantity: claim.value for claim in master}
+    assert said["pod_gpus"] == Known(8)
+    assert said["pod_cpus"] == Known(64.0)
+    assert said["pod_memory_mib"] == Known(512 * 1024)
+    assert _values(reading, "namespace") == [Known("team")]
+    assert [c.scope.role for c in _about(reading, "pod_replicas")] == ["Master", "Worker"]
+
+
+@pytest.mark.parametrize(
+    ("written", "number"), [("500m", 0.5), (4, 4.0), ("1.5", 1.5), ("2Gi", 2 * 1024.0**3), ("1e3", 1000.0), ("1M", 1e6)]
+)
+def test_quantities(written: str | int, number: float) -> None:
+    assert amount(written) == number
+
+
+@pytest.mark.parametrize("written", ["four", "", None, True, "4 Gi i"])
+def test_what_is_no_quantity(written: str | bool | None) -> None:
+    with pytest.raises(ValueError, match="no quantity"):
+        amount(written)
+
+
+def test_several_documents_and_a_list() -> None:
+    pod = "kind: Pod\napiVersion: v1\nmetadata: {name: a}\nspec: {containers: [{name: c, command: [torchrun, a.py]}]}\n"
+    assert _launches(_read(f"{pod}---\n{pod}")) == [("torchrun", "a.py")] * 2
+    listed = "apiVersion: v1\nkind: List\nitems:\n  - " + pod.replace("\n", "\n    ")
+    assert _launches(_read(listed)) == [("torchrun", "a.py")]
+
+
+def test_json() -> None:
+    text = json.dumps(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "spec": {"containers": [{"name": "c", "command": ["torchrun", "--nproc_per_node", "4", "a.py"]}]},
+        },
+        indent=1,
+    )
+    reading = _read(text, "pod.json")
+    assert _launches(reading) == [("torchrun", "a.py")]
+    (processes,) = _about(reading, "processes_per_node")
+    assert processes.value == Known(4)
+    assert text.split("\n")[processes.span.line - 1].strip().startswith('"--nproc_per_node"')
+
+
+def test_a_chart_is_unresolved_and_no_error() -> None:
+    text = TORCH.replace("replicas: 3", "replicas: {{ .Values.workers }}").replace(
+        "spec:\n  nproc", "spec:\n  {{- if .Values.x }}\n  a: 1\n  {{- end }}\n  nproc"
+    )
+    reading = _read(text)
+    assert not [note for note in reading.notes if note.kind is not NoteKind.TEMPLATE]
+    assert isinstance(_values(reading, "pod_replicas")[1], Unresolved)
+    nodes = [c.value for c in _about(reading, "nodes") if c.source == "kubernetes"]
+    assert all(isinstance(value, Unresolved) for value in nodes)
+
+
+def test_what_envsubst_fills_in_is_unresolved() -> None:
+    text = "apiVersion: v1\nkind: Pod\nspec:\n  containers:\n  - command: [torchrun, --nnodes=$N, a.py]\n"
+    (nodes,) = _about(_read(text), "nodes")
+    assert isinstance(nodes.value, Unresolved)
+
+
+def test_a_plain_pod_that_starts_nothing_is_no_job() -> None:
+    text = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: c, image: nginx}]}\n"
+    assert _read(text) == Reading()
+
+
+def test_broken_yaml_is_a_located_note() -> None:
+    reading = _read(TORCH + "  - [broken\n")
+    assert reading.notes
+    assert reading.notes[0].kind is NoteKind.MALFORMED
+    assert reading.notes[0].span.line >= 8
+
+
+def test_the_mpi_launcher_gets_the_workers() -> None:
+    text = """\
+apiVersion: kubeflow.org/v2beta1
+kind: MPIJob
+spec:
+  slotsPerWorker: 4
+  mpiReplicaSpecs:
+    Launcher:
+      template: {spec: {containers: [{name: l, command: [mpirun, -np, "8", python, t.py]}]}}
+    Worker:
+      replicas: 2
+      template: {spec: {containers: [{name: w, resources: {limits: {nvidia.com/gpu: 4}}}]}}
+"""
+    reading = _read(text)
+    scope = reading.launches[0].scope
+    said = {c.quantity: c.value for c in reading.claims if c.scope == scope}
+    assert (said["nodes"], said["tasks"], said["gpus_per_node"]) == (Known(2), Known(8), Known(4))
+    assert _values(reading, "slots_per_worker") == [Known(4)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "roles"),
+    [
+        ("batch.volcano.sh/v1alpha1 Job", "tasks: [{name: a, replicas: 2, template: T}]", {"a": 2}),
+        ("batch/v1 Job", "{parallelism: 4, template: T}", {"": 4}),
+        (
+            "jobset.x-k8s.io/v1alpha2 JobSet",
+            "replicatedJobs: [{name: w, replicas: 2, template: {spec: {parallelism: 3, template: T}}}]",
+            {"w": 6},
+        ),
+        (
+            "leaderworkerset.x-k8s.io/v1 LeaderWorkerSet",
+            "leaderWorkerTemplate: {size: 4, leaderTemplate: T, workerTemplate: T}",
+            {"leader": 1, "worker": 3},
+        ),
+        ("apps/v1 StatefulSet", "{replicas: 2, template: T}", {"": 2}),
+        (
+            "ray.io/v1 RayCluster",
+            "{headGroupSpec: {template: T}, workerGroupSpecs: [{groupName: g, replicas: 2, numOfHosts: 2, template: T}]"
+            "}",
+            {"head": 1, "g": 4},
+        ),
+        ("batch.paddlepaddle.org/v1 PaddleJob", "{worker: {replicas: 2, template: T}}", {"worker": 2}),
+        ("kubeflow.org/v1 TFJob", "tfReplicaSpecs: {PS: {replicas: 2, template: T}}", {"PS": 2}),
+        ("trainer.kubeflow.org/v1alpha1 TrainJob", "trainer: {numNodes: 3, command: [torchrun, t.py]}", {"trainer": 3}),
+    ],
+)
+def test_roles(kind: str, spec: str, roles: dict[str, int]) -> None:
+    version, _, name = kind.partition(" ")
+    template = "{spec: {containers: [{name: c, image: i, command: [torchrun, t.py]}]}}"
+    spec = spec if spec.startswith("{") else "{" + spec + "}"
+    spec = spec.replace("emplate: T", "emplate: " + template)
+    reading = _read(f"apiVersion: {version}\nkind: {name}\nspec: {spec}\n")
+    assert {c.scope.role: c.value for c in _about(reading, "pod_replicas")} == {k: Known(v) for k, v in roles.items()}
+
+
+def test_a_config_map_beside_it_gives_variables() -> None:
+    text = """\
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: env}
+data: {NCCL_SOCKET_IFNAME: eth0}
+---
+apiVersion: v1
+kind: Pod
+spec:
+  containers:
+  - command: [torchrun, t.py]
+    envFrom: [{configMapRef: {name: env}}]
+"""
+    (claim,) = _about(_read(text), "env.NCCL_SOCKET_IFNAME")
+    assert (claim.value, claim.span.line) == (Known("eth0"), 4)
+
+
+def test_annotations_suppress() -> None:
+    text = TORCH.replace(
+        "  namespace: team\n", '  namespace: team\n  annotations: {preflight/ignore: "KUB008,KUB005 no mesh here"}\n'
+    )
+    suppressions = _read(text).suppressions
+    assert {s.names for s in suppressions} == {("KUB008", "KUB005")}
+    assert {s.reason for s in suppressions} == {"no mesh here"}
+    assert {1, 5, 20} <= {s.line for s in suppressions}
+
+
+def test_a_definition_is_no_job() -> None:
+    text = (
+        "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nspec:\n  names:\n    kind: PyTorchJob\n"
+    )
+    assert not KubernetesSource().recognises(SourceFile("crd.yaml", text, "", len(text)))
+
+
+def test_an_image_that_starts_ranks_itself_is_a_launch() -> None:
+    text = TORCH.replace("command: [bash, -c]", "x: y").replace('command: [bash, -c, "torchrun train.py"]', "x: y")
+    text = text[: text.index("              args:")] + text[text.index("              env:") :]
+    reading = _read(text)
+    (launch,) = reading.launches
+    assert launch == Launch("job.yaml:2", "image", launch.span)
+    said = {c.quantity: c.value for c in reading.claims if c.scope == launch.scope}
+    assert (said["nodes"], said["processes_per_node"], said["gpus_per_node"]) == (Known(4), Known(8), Known(8))
