@@ -36,8 +36,6 @@ CLUSTER = (
     Quantity("mpi_mapping", str, "how mpirun lays ranks over hosts, where it is told (`--map-by node`)"),
     Quantity("pods_started_first", int, "pods that are created before the others wait for them", "pods"),
     Quantity("unexpanded_variable", str, "`$NAME` in a place where no shell will replace it"),
-    Quantity("ray_gpus", int, "GPUs that a Ray node announces (`num-gpus`)", "GPUs"),
-    Quantity("ray_cpus", float, "CPU cores that a Ray node announces (`num-cpus`)", "cores"),
     Quantity("container_run", str, "image of a container started on a command line or by Compose"),
     Quantity("container_gpus", str, "option that gives a container its GPUs, as written"),
     Quantity("container_command", str, "what a container on a command line is to run"),

@@ -39,6 +39,7 @@ _MPI = table(
     },
     {
         "oversubscribe": "--oversubscribe -oversubscribe",
+        "spread": "-pernode --pernode -bynode --bynode",
         "flag": "--allow-run-as-root -allow-run-as-root --nooversubscribe -tag-output"
         " --tag-output -timestamp-output --timestamp-output -v --verbose -q --quiet -verbose --display-map"
         " -display-map --display-allocation -report-bindings --report-bindings --bind-to-none -bind-to-none"
@@ -85,7 +86,7 @@ def state(stating: Stating, scanned: Scanned, word: Word, line: LaunchLine, tree
     # Who starts the tasks decides, whatever the allocation would hold.
     stating.given("tasks", scanned.last("np"), as_int, strength=Strength.SCHEDULER)
     stating.given("tasks_per_node", scanned.last("per_node"), lambda value: as_int(lift(_first_number, value)))
-    stating.given("mpi_mapping", scanned.last("map_by", "oversubscribe"), lambda value: lift(str, value))
+    stating.given("mpi_mapping", scanned.last("map_by", "oversubscribe", "spread"), lambda value: lift(str, value))
     hosts = scanned.last("host")
     if hosts is not None:
         stating.given("hosts", hosts, lambda value: lift(_names, value), strength=Strength.SCHEDULER)
