@@ -126,7 +126,10 @@ def _directory_jobs(assembly: _Assembly, walked: Walked) -> list[Job]:
 def _is_job(job: Job) -> bool:
     if job.launches or any(note.required or note.kind is not NoteKind.MISSING for note in job.notes):
         return True
-    return any(claim.quantity not in _IDLE and not claim.quantity.startswith("env.") for claim in job.claims)
+    return any(
+        claim.quantity not in _IDLE and (claim.source == "environment" or not claim.quantity.startswith("env."))
+        for claim in job.claims
+    )
 
 
 @dataclass(slots=True)

@@ -39,6 +39,7 @@ class ShellSource:
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
         """State what the script's header and its launches claim."""
         from preflight.sources.launchers import slurm, slurm_header
+        from preflight.sources.launchers.context import exported
         from preflight.sources.launchers.reading import read_commands
         from preflight.sources.launchers.stating import Stating
         from preflight.sources.launchers.steps import state_steps
@@ -52,8 +53,9 @@ class ShellSource:
         slurm_header.state_header(stating, header, script.directives if header else ())
         launches = read_commands(script.commands, header, tree, batch=bool(script.directives))
         steps = state_steps(script.commands, header, file.text) if header else ()
+        exports = () if launches.launches else exported(script.final, scope)
         reading = Reading(
-            claims=(*stating.claims, *launches.claims, *steps),
+            claims=(*stating.claims, *launches.claims, *steps, *exports),
             launches=launches.launches,
             references=(*script.references, *launches.references),
             notes=(*script.notes, *launches.notes, *_carriage_returns(file, launches.launches)),

@@ -31,6 +31,19 @@ class Leftover:
     why: str
 
 
+@dataclass(frozen=True, slots=True)
+class Contradiction:
+    """A value of one variable that makes values of others void, or speaks of a different network than they do."""
+
+    name: str
+    values: str
+    names: tuple[str, ...]
+    others: str
+    why: str
+    remedy: str
+    severity: str
+
+
 @functools.cache
 def known_variables() -> frozenset[str]:
     """Every variable name that some reader looks up."""
@@ -52,6 +65,17 @@ def leftovers() -> tuple[Leftover, ...]:
     """Settings that belong to debugging."""
     rows = _table("values")["leftover"]
     return tuple(Leftover(row["name"], tuple(row["values"]), row["severity"], row["why"]) for row in rows)
+
+
+@functools.cache
+def contradictions(kind: str) -> tuple[Contradiction, ...]:
+    """Pairs of settings that do not go together: `void` or `provider`."""
+    keys = ("name", "values", "others", "why", "remedy", "severity")
+    return tuple(
+        Contradiction(**{key: row[key] for key in keys}, names=tuple(row["names"]))
+        for row in _table("contradictions")["row"]
+        if row["kind"] == kind
+    )
 
 
 def _table(name: str) -> dict[str, Any]:

@@ -227,14 +227,15 @@ def debug_setting_left_on(job: Job) -> Iterator[Verdict]:
         Remove the line, or say in a suppression why this cluster needs it.
 
     Known limits:
-        Some clusters do need one of them; NCCL_IB_DISABLE and the two log levels are therefore information only.
-        Where the number of nodes is unknown, all are.
+        Some clusters do need one of them; NCCL_IB_DISABLE, CUDA_LAUNCH_BLOCKING and the two log levels are therefore
+        information only. A variable is reported once for a job. Where the number of nodes is unknown, all are.
 
     Evidence:
         huggingface/transformers#22363; NCCL user guide, section on debugging variables.
     """
     rows = {row.name: row for row in leftovers()}
     met = False
+    told: set[tuple[str, Severity | None]] = set()
     for subject, launch, name, claim in variables(job):
         row = rows.get(name)
         nodes = nodes_spanned(job, launch)[0] if launch is not None else None
@@ -247,12 +248,17 @@ def debug_setting_left_on(job: Job) -> Iterator[Verdict]:
             yield open_end
         elif values and all(value.strip().upper() in row.values for value in values):
             several = nodes is not None and certainly_several(nodes)
+            severity = None if several and row.severity == "warning" else Severity.INFO
+            # Several launches of one job, one thing to say.
+            if (name, severity) in told:
+                continue
+            told.add((name, severity))
             yield failed(
                 subject,
                 f"{quoted(claim)}: {row.why}.",
                 at=claim,
                 remedy=f"Remove {name}, or suppress this with the reason why this cluster needs it.",
-                severity=None if several and row.severity == "warning" else Severity.INFO,
+                severity=severity,
             )
         else:
             yield passed(subject)

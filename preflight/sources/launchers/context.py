@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections.abc import Mapping
 
-from preflight.job import Known, Reference, Scope, Strength, Unresolved, Value, lift
+from preflight.job import Claim, Known, Reference, Scope, Strength, Unresolved, Value, lift
 from preflight.redact import HIDDEN, is_secret
 from preflight.sources.base import Command, LaunchLine, Tree, Variable, Word
 from preflight.sources.launchers import mpi, slurm
@@ -16,6 +17,8 @@ from preflight.sources.launchers.wrappers import Wrapper
 _ACTIVATE = re.compile(r"(?:source|\.)\s+(?P<folder>\S+)/bin/activate\b")
 #: More variables of one launch are not claimed; real scripts export some dozens.
 _MOST_VARIABLES = 300
+#: Beginnings of the variables by which ranks are told how to talk to each other.
+_OF_LIBRARIES = re.compile(r"(?:NCCL|RCCL|TORCH_NCCL|TORCH_DISTRIBUTED|GLOO|TP_SOCKET|UCX|FI)_")
 #: Variables of the shell itself, not of the job.
 _SHELL_OWN = frozenset(["PWD", "OLDPWD", "SHLVL", "_", "IFS", "OPTIND", "PS1", "PS4", "BASH", "BASHPID"])
 
@@ -41,6 +44,25 @@ def state_environment(line: LaunchLine, seen: dict[str, Variable]) -> Stating:
             condition=variable.condition or line.command.condition,
         )
     return stating
+
+
+def exported(final: Mapping[str, Variable], scope: Scope) -> tuple[Claim, ...]:
+    """What a script that launches nothing exports for libraries of the field: it is there to be sourced."""
+    stating = Stating("environment", scope)
+    for name, variable in sorted(final.items()):
+        if variable.exported and _OF_LIBRARIES.match(name) and not is_secret(name):
+            spelling = variable.spelling
+            if not spelling.startswith((name, "export ")):
+                spelling = f"{name}={spelling}"
+            stating.say(
+                f"env.{name}",
+                variable.value,
+                variable.span,
+                spelling,
+                strength=Strength.ENVIRONMENT,
+                condition=variable.condition,
+            )
+    return tuple(stating.claims)
 
 
 def state_context(

@@ -19,7 +19,7 @@ _TEXTS = (
 _MEMORY = (("mem_per_cpu", "memory_per_cpu_mib"), ("mem_per_gpu", "memory_per_gpu_mib"))
 _BARE = {"--requeue": ("requeue", True), "--no-requeue": ("requeue", False), "--exclusive": ("exclusive", True)}
 #: `a100:8`, `gpu:a100:8`, `gpu:nvidia_a100-sxm4-80gb:4(S:0-1)`: the kind in the middle.
-_KIND = re.compile(r"(?:^|,)(?:gres/)?(?:gpu:)?([A-Za-z][\w.-]*):\d+")
+_KIND = re.compile(r"(?:^|,)(?:gres/)?(?:gpu:)?([A-Za-z0-9][\w.-]*):\d+")
 
 
 def state_header(stating: Stating, asked: Mapping[str, slurm.Asked], directives: Sequence[Directive]) -> None:

@@ -99,3 +99,9 @@ def test_what_a_header_asks_for_beside_sizes() -> None:
     assert said["requeue"] == said["exclusive"] == Known(True)
     assert said["memory_per_gpu_mib"] == Known(60 * 1024)
     assert said["gpu_bind"] == Known("single:1")
+
+
+def test_a_script_that_launches_nothing_states_what_it_exports_for_communication() -> None:
+    reading = read("export NCCL_SOCKET_IFNAME=bond0\nexport LD_LIBRARY_PATH=/opt\nNCCL_DEBUG=INFO\nexport FI_TOKEN=x\n")
+    said = [(c.quantity, c.value, c.span.line) for c in reading.claims]
+    assert said == [("env.NCCL_SOCKET_IFNAME", Known("bond0"), 1)]

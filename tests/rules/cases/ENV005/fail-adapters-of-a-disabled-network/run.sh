@@ -1,0 +1,3 @@
+export NCCL_IB_DISABLE=1
+export NCCL_IB_HCA=mlx5_0
+torchrun --nnodes=2 --nproc_per_node=8 --master_addr=node0 train.py
