@@ -14,10 +14,12 @@ _SUFFIXES = (".sh", ".bash", ".sbatch", ".slurm", ".job", ".slrm", ".sub", ".ksh
 _SHEBANG = re.compile(r"#!\s*\S*(/|\s)(env\s+(-S\s+)?)?(ba|da|z|k)?sh\b")
 _HETEROGENEOUS = re.compile(r"^#SBATCH[ \t]+(hetjob|packjob)\b", re.MULTILINE)
 _HEAD = 4096
-#: Without one of these words nothing is launched: programs that start ranks or containers, and batch headers.
+#: Without one of these words nothing is launched: programs that start ranks or containers, batch headers, and
+#: settings of how ranks talk to each other, for others to source.
 _LAUNCHING = re.compile(
     r"python|torch|deepspeed|ds_ssh|paddle|fleet|accelerate|srun|sbatch|mpi|horovod|\bray\b|composer|lightning|tensorflow"
-    r"|docker|podman|singularity|apptainer|kubectl|jsrun|aprun|pdsh|^#(?:SBATCH|PBS|BSUB)\s",
+    r"|docker|podman|singularity|apptainer|kubectl|jsrun|aprun|pdsh|^#(?:SBATCH|PBS|BSUB)\s"
+    r"|\b(?:NCCL|RCCL|GLOO|UCX|FI|TP_SOCKET)_",
     re.MULTILINE,
 )
 _SCRIPT_NAMES = re.compile(r"[\w.+-]+")
