@@ -38,7 +38,15 @@ DEEPEST = 8
 MOST_FILES = 300
 #: What a script says that is no reason to call it a job of its own.
 _IDLE = frozenset(
-    ("script", "argument_default", "strict_arguments", "local_rank_argument", "loop_over_epochs", "training_framework")
+    (
+        "script",
+        "argument_default",
+        "strict_arguments",
+        "local_rank_argument",
+        "loop_over_epochs",
+        "training_framework",
+        "entry_point",
+    )
 )
 _BATCH = re.compile(r"^#SBATCH\s", re.MULTILINE)
 #: Unit tests start pieces of jobs of their own; in a folder nobody means them, by name they can still be given.

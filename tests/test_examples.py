@@ -53,6 +53,8 @@ PLANTED: dict[str, tuple[Planted, ...]] = {
 #: What follows from a planted fault: a host listed twice leaves the launch one host short.
 CONSEQUENCES: dict[str, tuple[Planted, ...]] = {
     "deepspeed-hostfile": (Planted("WLD002", "run.sh", 12, 5, "--num_nodes 2"),),
+    # The misspelt variable leaves gloo without an interface.
+    "torchrun-two-nodes": (Planted("PGR001", "train.py", 18, 29, '"gloo"'),),
 }
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from preflight.job.quantity import Quantity
 from preflight.job.vocabulary.cluster import CLUSTER
 from preflight.job.vocabulary.context import CONTEXT
+from preflight.job.vocabulary.loop import LOOP
 from preflight.job.vocabulary.meeting import MEETING
 from preflight.job.vocabulary.paddle import PADDLE
 from preflight.job.vocabulary.ray import RAY
@@ -37,6 +38,7 @@ QUANTITIES: dict[str, Quantity] = {
         PADDLE,
         RAY,
         CLUSTER,
+        LOOP,
     )
     for quantity in subject
 }

@@ -78,6 +78,18 @@ def contradictions(kind: str) -> tuple[Contradiction, ...]:
     )
 
 
+def slurm_variables() -> frozenset[str]:
+    """Every variable that Slurm or a site is known to set or read."""
+    table = _table("slurm")
+    return frozenset((*table["names"], *table["sites"]))
+
+
+@functools.cache
+def mistaken_slurm_variables() -> dict[str, str]:
+    """Names that people write for a variable of Slurm, with the one they mean."""
+    return dict(_table("slurm")["mistaken"])
+
+
 def _table(name: str) -> dict[str, Any]:
     # The standard library has it from 3.11 on; before, tomli is the same code under another name.
     toml: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")

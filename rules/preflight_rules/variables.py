@@ -99,9 +99,9 @@ def variable_misspelt(job: Job) -> Iterator[Verdict]:
         yield not_applicable(job.name, "no variable of a known library is set")
 
 
-def nearest(name: str) -> str | None:
+def nearest(name: str, known: frozenset[str] | None = None) -> str | None:
     """The known name that `name` is probably a misspelling of; None when it is known or near none."""
-    known = known_variables()
+    known = known_variables() if known is None else known
     if name in known or len(name) < _SHORTEST:
         return None
     most = 2 if len(name) >= _LONG else 1

@@ -1,4 +1,4 @@
-"""Ray clusters that a script starts by hand."""
+"""Ray clusters that a script starts by hand, and what a script asks of one."""
 
 from preflight.job.quantity import Quantity
 
@@ -9,4 +9,6 @@ RAY = (
     Quantity("ray_port", int, "port of one component of a Ray node; the spelling names which"),
     Quantity("ray_worker_ports", tuple, "first and last port of Ray's worker processes"),
     Quantity("ray_submit_address", str, "address that `ray job submit` sends the job to"),
+    Quantity("ray_bundle", str, "resources of the largest bundle of a placement group, as written"),
+    Quantity("ray_wait_unbounded", str, "waits for a placement group without a time-out"),
 )

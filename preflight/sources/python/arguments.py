@@ -9,7 +9,8 @@ from preflight.job import Claim, Strength, Unresolved, Value, alternatives, lift
 from preflight.job.quantities import QUANTITIES
 from preflight.job.value import Plain
 from preflight.redact import is_secret, scrub
-from preflight.sources.python.module import Module, argument, dotted, value_of
+from preflight.sources.python.module import Module, argument, value_of
+from preflight.sources.python.outline import dotted
 
 #: Option names (without dashes, `-` as `_`) whose meaning is the same in every script that was looked at.
 #: `--batch-size` and `--world-size` are not among them: they mean different things in different scripts.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
-from preflight.sources.python.module import Module, dotted
+from preflight.sources.python.module import Module
+from preflight.sources.python.outline import dotted
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from typing import TypeAlias
 
 from preflight.job import Claim, Known, OneOf, Strength, Unresolved, alternatives
-from preflight.sources.python.module import Module, argument, dotted, is_none, last, value_of
+from preflight.sources.python.module import Module, argument, is_none, last, value_of
+from preflight.sources.python.outline import dotted
 
 _Loop: TypeAlias = "ast.For | ast.AsyncFor"
 #: Sampler to (position of `shuffle`, its default): torch shuffles unless told otherwise, Paddle does not.

@@ -12,6 +12,7 @@ from preflight.job.value import Plain
 from preflight.redact import scrub
 from preflight.sources.base import SourceFile, Tree
 from preflight.sources.python import bindings
+from preflight.sources.python.outline import Outline, dotted
 from preflight.sources.python.positions import Positions
 
 #: Constants are folded through this many steps; more is a program, not a constant.
@@ -55,6 +56,7 @@ class Module:
         self.positions = Positions(file.path, file.text)
         self._walked = bindings.walk(tree, statements_only=statements_only)
         self.tree = tree
+        self.outline = Outline(self._walked)
         self._folded: dict[int, Value] = {}
         self.calls = self.nodes(ast.Call)
         self._called = {id(call): self._name_called(call) for call in self.calls}
@@ -150,6 +152,11 @@ class Module:
             return dotted(parent.target)
         return ""
 
+    def source(self, node: ast.AST) -> str:
+        """The text of a node as it is written."""
+        start, end = self.positions.bounds(node)
+        return self.file.text[start:end]
+
     def definition(self, expression: ast.expr) -> ast.expr:
         """What a name was assigned, where there is exactly one assignment; else the expression itself."""
         for _ in range(5):
@@ -230,17 +237,6 @@ class Module:
             outer = self._walked.scopes.get(id(scope))
             scope = outer if outer is not scope else None
         return None
-
-
-def dotted(expression: ast.expr | None) -> str:
-    """`a.b.c` for names and attributes of names; empty for anything else."""
-    parts: list[str] = []
-    while isinstance(expression, ast.Attribute):
-        parts.append(expression.attr)
-        expression = expression.value
-    if not isinstance(expression, ast.Name):
-        return ""
-    return ".".join((expression.id, *reversed(parts)))
 
 
 def last(name: str) -> str:

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from preflight.job import Claim, Known, Strength, Unresolved, Value, alternatives, join, lift
 from preflight.job.value import Plain
 from preflight.sources.python.attributes import Assigned, attributes
-from preflight.sources.python.module import Module, argument, dotted, last, value_of
+from preflight.sources.python.module import Module, argument, last, value_of
+from preflight.sources.python.outline import dotted
 
 #: Positions of DistributeTranspiler.transpile's arguments (Paddle 0.11 to 1.8, paddle.distributed.transpiler).
 POSITIONS = {

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 from preflight.job import Claim, Known
 from preflight.sources.python.attributes import enclosing
-from preflight.sources.python.module import Module, argument, dotted, last, value_of
+from preflight.sources.python.module import Module, argument, last, value_of
+from preflight.sources.python.outline import dotted
 
 #: Variables that differ from trainer to trainer, by their last name.
 _RANK = re.compile(

@@ -15,14 +15,22 @@ from preflight.sources.base import Reading, SourceFile, Tree
 from preflight.sources.comments import suppressions
 from preflight.sources.python import (
     arguments,
+    collectives,
+    devices,
+    divergence,
+    entry,
     environment,
     frameworks,
     imports,
     loading,
     paddle,
     process_group,
+    ray,
+    reads,
     required,
+    saving,
     serial,
+    shards,
 )
 from preflight.sources.python.module import Module
 from preflight.sources.python.positions import Positions
@@ -36,6 +44,14 @@ _READERS: tuple[Callable[[Module], Iterable[Claim | Reference]], ...] = (
     serial.claims,
     paddle.claims,
     frameworks.claims,
+    entry.claims,
+    saving.claims,
+    devices.claims,
+    collectives.claims,
+    divergence.claims,
+    shards.claims,
+    reads.claims,
+    ray.claims,
 )
 #: Characters. Scripts written by people stay below 300,000; parsing costs some ten times the size in time and memory.
 LARGEST_SCRIPT = 512 * 1024
@@ -53,6 +69,14 @@ _OF_MODULES = frozenset(
         "training_framework",
         "waits_for_servers",
         "rank_dependent_steps",
+        "rank_local_exit",
+        "guarded_collective",
+        "group_left_on_failure",
+        "device_of_masked_list",
+        "device_of_global_rank",
+        "uneven_shards",
+        "checkpoint_written",
+        "variable_read",
     )
 )
 #: Without one of these words a module states none of that, and only what it imports needs to be looked at.
@@ -61,12 +85,13 @@ _WORDS_OF_MODULES = (
     r"|barrier|wait_for_everyone|broadcast|(?:process|rank_zero|distributed_zero)_first"
     r"|Trainer|Accelerator|Fabric|Runner|TrainingArguments|MASTER_|master[_-](?:addr|port)"
     r"|(?:dist|ddp|distributed)[_-]backend|ddp_timeout|fleet|transpile"
+    r"|CUDA_VISIBLE_DEVICES|set_device|\b(?:torch|paddle)\.save\b|[Cc]heckpoint|save_pretrained|SLURM_|\brank\b|all_reduce|backward\("
 )
 #: Nor does a script in a folder that nothing starts state anything without one of these, or one of those above.
 _WORDS = (
     r"DataLoader|Sampler|load_dataset|\bload\(|memmap|glob\(|read_csv|read_parquet|h5py|load_from_disk|ImageFolder"
     r"|WebDataset|TFRecordDataset|lmdb|environ|putenv|add_argument|click|epoch|[dD]eep[sS]peed|fleet|RoleMaker"
-    r"|init_parallel_env|minimize|ParallelExecutor"
+    r"|init_parallel_env|minimize|ParallelExecutor|placement_group"
 )
 _SPEAKING = {
     "": re.compile(f"{_WORDS_OF_MODULES}|{_WORDS}"),

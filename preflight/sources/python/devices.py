@@ -1,0 +1,138 @@
+"""Claims about which GPU a rank takes."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from preflight.job import Claim, Known, Unresolved, Value, alternatives
+from preflight.sources.python.module import Module, argument, last, value_of
+from preflight.sources.python.ranks import is_local, is_rank, variable_read
+
+_MASK = "CUDA_VISIBLE_DEVICES"
+_CONVERSIONS = ("int", "str")
+_DEVICE = re.compile(r"cuda:?")
+
+
+def claims(module: Module) -> Iterator[Claim]:
+    """All claims about the GPU that a rank takes."""
+    masks = list(_masks(module))
+    for call in module.calls:
+        for chosen in _chosen(module, call):
+            listed = _from_mask(module, chosen, masks)
+            if listed is not None:
+                yield module.claim("device_of_masked_list", listed, call)
+            elif _is_global_rank(module, chosen):
+                yield module.claim("device_of_global_rank", module.text(chosen), call)
+
+
+def _masks(module: Module) -> Iterator[tuple[ast.expr, int]]:
+    """What CUDA_VISIBLE_DEVICES is set to in the script, and in which line."""
+    for node in module.nodes(ast.Assign):
+        for target in node.targets:
+            if not isinstance(target, ast.Subscript) or module.name(target.value) != "os.environ":
+                continue
+            if getattr(module.fold(target.slice), "value", None) == _MASK:
+                yield node.value, node.lineno
+
+
+def _chosen(module: Module, call: ast.Call) -> Iterator[ast.expr]:
+    """The index of the GPU that a call chooses."""
+    name = module.called(call)
+    given: list[ast.keyword | ast.expr | None] = []
+    if last(name) == "set_device" and ("cuda" in name or "torch" in name or "npu" in name):
+        given = [argument(call, "device", 0)]
+    elif last(name) == "DistributedDataParallel":
+        found = argument(call, "device_ids", 1)
+        listed = module.definition(value_of(found)) if found is not None else None
+        given = list(listed.elts) if isinstance(listed, ast.List) else []
+    elif name == "torch.device":
+        given = [argument(call, "index", 1) or argument(call, "device", 0)]
+    for each in given:
+        if each is None:
+            continue
+        expression = value_of(each)
+        if isinstance(expression, ast.JoinedStr):
+            parts = expression.values
+            if len(parts) == 2 and isinstance(parts[0], ast.Constant) and _DEVICE.fullmatch(str(parts[0].value)):
+                expression = parts[1].value if isinstance(parts[1], ast.FormattedValue) else expression
+        yield expression
+
+
+def _from_mask(module: Module, chosen: ast.expr, masks: list[tuple[ast.expr, int]]) -> Value | None:
+    """The list in the mask that an index is taken from; None when it is no such index."""
+    expression = _bare(module, chosen)
+    if not isinstance(expression, ast.Subscript) or not masks:
+        return None
+    listed = _bare(module, expression.value)
+    whole = listed
+    if isinstance(listed, ast.Call) and isinstance(listed.func, ast.Attribute) and listed.func.attr == "split":
+        whole = listed.func.value
+    elif isinstance(listed, (ast.ListComp, ast.GeneratorExp)) and len(listed.generators) == 1:
+        inner = _bare(module, listed.generators[0].iter)
+        if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute) and inner.func.attr == "split":
+            whole = inner.func.value
+    for mask, line in masks:
+        if line > getattr(chosen, "lineno", line):
+            continue
+        if variable_read(module, whole) == _MASK or _same(module, whole, mask) or _joins(module, mask, listed):
+            return _indices(module.fold(mask))
+    return None
+
+
+def _bare(module: Module, expression: ast.expr) -> ast.expr:
+    """What an expression stands for, without `int(...)` and the like."""
+    for _ in range(5):
+        meant = module.definition(expression)
+        if isinstance(meant, ast.Call) and module.called(meant) in _CONVERSIONS and len(meant.args) == 1:
+            meant = meant.args[0]
+        elif isinstance(meant, ast.Call) and module.called(meant) in ("list", "tuple", "map") and meant.args:
+            meant = meant.args[-1]
+        if meant is expression:
+            break
+        expression = meant
+    return expression
+
+
+def _same(module: Module, one: ast.expr, other: ast.expr) -> bool:
+    """Whether two expressions are the same variable."""
+    name = module.name(one)
+    return bool(name) and name == module.name(_bare_name(other))
+
+
+def _bare_name(expression: ast.expr) -> ast.expr:
+    if isinstance(expression, ast.Call) and expression.args and isinstance(expression.func, ast.Name):
+        return expression.args[0]
+    return expression
+
+
+def _joins(module: Module, mask: ast.expr, listed: ast.expr) -> bool:
+    """Whether the mask is `",".join(...)` over that very list."""
+    if not (isinstance(mask, ast.Call) and isinstance(mask.func, ast.Attribute) and mask.func.attr == "join"):
+        return False
+    names = [node for node in ast.walk(mask) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
+    listed_name = listed.id if isinstance(listed, ast.Name) else ""
+    return any(module.definition(name) is listed or name.id == listed_name for name in names)
+
+
+def _indices(value: Value) -> Value:
+    found = alternatives(value)
+    if len(found) != 1 or not isinstance(found[0], str):
+        return value if isinstance(value, Unresolved) else Unresolved("one of several lists")
+    parts = [part.strip() for part in found[0].split(",")]
+    if not all(part.isdigit() and len(part) < 5 for part in parts):
+        return Unresolved(f"{found[0]!r} is no list of indices")
+    return Known(tuple(int(part) for part in parts))
+
+
+def _is_global_rank(module: Module, chosen: ast.expr) -> bool:
+    """Whether the index certainly is the rank in the whole job: asked of the group, or read from RANK."""
+    meant = _bare(module, chosen)
+    variable = variable_read(module, meant)
+    if variable is not None:
+        return variable in ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+    if not isinstance(meant, ast.Call) or not is_rank(module, meant) or is_local(module, meant):
+        return False
+    name = module.called(meant)
+    return (last(name) == "get_rank" and not meant.args) or name in ("horovod.torch.rank", "horovod.tensorflow.rank")

@@ -1,0 +1,175 @@
+"""Claims about loops that one rank leaves, or whose step it skips, while the others wait for it in a collective.
+
+A step that runs `backward` of a distributed model is a collective. Leaving the loop on a value that every rank has
+for itself (its own loss, its own clock) leaves the others waiting. A value that was reduced, gathered or broadcast
+is the same everywhere; so is a count of steps.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import TypeAlias
+
+from preflight.job import Claim
+from preflight.sources.python.collectives import is_collective
+from preflight.sources.python.module import Module, last
+from preflight.sources.python.outline import dotted, end_of
+from preflight.sources.python.ranks import Who, audience
+
+_Loop: TypeAlias = "ast.For | ast.While | ast.AsyncFor"
+_LOOPS = (ast.For, ast.While, ast.AsyncFor)
+#: Without one of these words a script trains on one rank, and may leave its loops as it likes.
+_DISTRIBUTED = re.compile(
+    r"DistributedDataParallel|FullyShardedDataParallel|fully_shard|Accelerator\b|accelerator\.backward|fabric\.backward"
+    r"|horovod|deepspeed|init_process_group|init_parallel_env|DDPStrategy"
+)
+#: What a value passes through when all ranks come to agree on it.
+_AGREED = re.compile(
+    r"reduce|gather|broadcast|sync|check_trigger|set_trigger|consensus|agree|all_ranks|global|across|is_last|allreduce"
+    r"|barrier|compute|average_over|from_rank|any_rank|scaler|overflow|get_last_lr|token|distributed",
+    re.IGNORECASE,
+)
+#: What one rank knows for itself.
+_OWN = re.compile(
+    r"(?:^|_)(?:loss|losses|nan|acc|acc1|accuracy|metric|metrics|score|f1|bleu|wer|psnr|ppl|perplexity|patience)(?:_|$)"
+    r"|is_?(?:nan|finite|inf)$|early_?stop\w*|(?:^|_)no_improve\w*|epochs_without",
+    re.IGNORECASE,
+)
+_CLOCKS = ("time.time", "time.perf_counter", "time.monotonic", "datetime.datetime.now", "time.process_time")
+#: Functions whose answer cannot be told without reading them; they stand elsewhere.
+_FOREIGN = re.compile(r"eval|valid|test|train|run|fit|step|check|should|stop|update", re.IGNORECASE)
+_HOLDERS = ("self", "args", "cfg", "config", "opt", "torch", "math", "np", "time")
+_MOST_NAMES = 60
+
+
+def claims(module: Module) -> Iterator[Claim]:
+    """All claims about loops that ranks leave one by one."""
+    leaving = [*module.nodes(ast.Break), *module.nodes(ast.Continue)]
+    if not leaving or _DISTRIBUTED.search(module.file.text) is None:
+        return
+    steps = _Steps(module)
+    for node in leaving:
+        place = _deciding(module, node)
+        if place is None:
+            continue
+        loop, test = place
+        step = steps.later_step(loop, node)
+        if step is not None and _is_own(module, test, loop):
+            because = module.claim("guarded_collective", "step", step, condition="")
+            kind = "break" if isinstance(node, ast.Break) else "continue"
+            yield module.claim("rank_local_exit", kind, node, spelling=f"if {module.text(test)}", because=(because,))
+
+
+def _deciding(module: Module, node: ast.AST) -> tuple[_Loop, ast.expr] | None:
+    """The loop that a statement leaves, and the innermost condition it stands under."""
+    test: ast.expr | None = None
+    child = node
+    for outer in module.outline.above(node):
+        if isinstance(outer, ast.If) and test is None and not module.outline.is_else(child):
+            test = outer.test
+        elif isinstance(outer, (ast.ExceptHandler, ast.Try)) and test is None:
+            return None
+        if isinstance(outer, _LOOPS):
+            return (outer, test) if test is not None and not _in_else(outer, child) else None
+        if isinstance(outer, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            return None
+        child = outer
+    return None
+
+
+def _in_else(loop: _Loop, child: ast.AST) -> bool:
+    return any(child is each for each in loop.orelse)
+
+
+class _Steps:
+    """The calls in which ranks wait for each other, by the loops they stand in."""
+
+    def __init__(self, module: Module) -> None:
+        self._module = module
+        self._by_loop: dict[int, list[ast.Call]] = {}
+        functions: set[str] = set()
+        for call in module.calls:
+            if last(module.called(call)) == "backward" or is_collective(module, call):
+                self._note(call)
+                function = module.outline.function_of(call)
+                if function is not None and last(module.called(call)) == "backward":
+                    functions.add(function.name)
+        for name in functions:
+            for call in module.outline.calls_named(name):
+                if isinstance(call.func, ast.Name):
+                    self._note(call)
+
+    def _note(self, call: ast.Call) -> None:
+        for outer in self._module.outline.above(call):
+            if isinstance(outer, _LOOPS):
+                self._by_loop.setdefault(id(outer), []).append(call)
+            if isinstance(outer, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                return
+
+    def later_step(self, loop: _Loop, node: ast.stmt) -> ast.Call | None:
+        """A call that the other ranks still come to when this one leaves: any of a loop, for `continue` a later one."""
+        found = self._by_loop.get(id(loop), [])
+        if isinstance(node, ast.Continue):
+            found = [call for call in found if call.lineno > node.lineno]
+        return found[0] if found else None
+
+
+def _is_own(module: Module, test: ast.expr, loop: _Loop) -> bool:
+    """Whether a condition hangs on what this rank alone knows. False too where that cannot be told."""
+    if audience(module, test) in (Who.FIRST, Who.LOCAL_FIRST, Who.OTHERS, Who.LOCAL_OTHERS):
+        # `if is_main and stop: break`, but a broadcast flag is often tested together with the rank.
+        return False
+    pending: list[ast.AST] = [test]
+    names: set[str] = set()
+    own = False
+    assigned = module.outline.assignments(module.outline.function_of(loop))
+    while pending:
+        node = pending.pop()
+        if isinstance(node, (ast.Name, ast.Attribute)):
+            written = dotted(node)
+            if written in names:
+                continue
+            names.add(written or end_of(node))
+            if len(names) > _MOST_NAMES or _AGREED.search(written or end_of(node)):
+                return False
+            own = own or bool(_OWN.search(end_of(node)))
+            pending.extend(assigned.get(written, ()))
+            # `flag.item()` hangs on `flag`; `self.best` on no more than itself.
+            if isinstance(node, ast.Attribute) and end_of(node.value) not in _HOLDERS:
+                pending.append(node.value)
+            continue
+        if isinstance(node, ast.Call):
+            name = module.called(node)
+            if name in _CLOCKS or last(name) == "item":
+                own = True
+            elif _agrees(module, name):
+                return False
+            # What `model` was made of says nothing about what `model(batch)` returns.
+            given = [*node.args, *(keyword.value for keyword in node.keywords)]
+            pending.extend(given)
+            if isinstance(node.func, ast.Attribute):
+                pending.append(node.func.value)
+            continue
+        pending.extend(ast.iter_child_nodes(node))
+    return own and not _agreed_in(module, names, loop)
+
+
+def _agrees(module: Module, name: str) -> bool:
+    """Whether what a call returns may be the same on every rank, by its name or by what it does."""
+    short = last(name)
+    if _AGREED.search(short) or (_FOREIGN.search(short) and not name.startswith(("torch.", "math."))):
+        return True
+    return any(_AGREED.search(module.source(each)) for each in module.outline.functions(short))
+
+
+def _agreed_in(module: Module, names: set[str], loop: _Loop) -> bool:
+    """Whether one of the names is handed to a call that makes all ranks agree, in the function of the loop."""
+    for call in module.outline.calls_in(module.outline.function_of(loop)):
+        if not _AGREED.search(last(module.called(call))):
+            continue
+        for node in ast.walk(call):
+            if isinstance(node, (ast.Name, ast.Attribute)) and dotted(node) in names:
+                return True
+    return False

@@ -1,0 +1,183 @@
+"""What stands where in a script: functions by name, calls by name, statements behind one another, branches.
+
+Each table is built when it is first asked for, once over the whole script, so that asking stays cheap however many
+readers do.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
+
+from preflight.sources.python.bindings import Bindings
+
+Function: TypeAlias = "ast.FunctionDef | ast.AsyncFunctionDef"
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_BLOCKS = ("body", "orelse", "finalbody")
+_WITH_BLOCKS = (ast.mod, ast.stmt, ast.excepthandler)
+#: Further out than this is not climbed; a script that people read is not nested so deeply.
+_HIGHEST = 200
+
+
+class Outline:
+    """The tables of one walked script."""
+
+    def __init__(self, walked: Bindings) -> None:
+        self._walked = walked
+
+    def parent(self, node: ast.AST) -> ast.AST | None:
+        """The node this one stands in."""
+        return self._walked.parents.get(id(node))
+
+    def above(self, node: ast.AST) -> Iterator[ast.AST]:
+        """The nodes this one stands in, from the inside out."""
+        at = self.parent(node)
+        for _ in range(_HIGHEST):
+            if at is None:
+                return
+            yield at
+            at = self.parent(at)
+
+    def function_of(self, node: ast.AST) -> Function | None:
+        """The innermost function a node stands in."""
+        return next((outer for outer in self.above(node) if isinstance(outer, _FUNCTIONS)), None)
+
+    def functions(self, name: str) -> Sequence[Function]:
+        """The functions and methods of this name."""
+        return self._functions.get(name, ())
+
+    def calls_named(self, name: str) -> Sequence[ast.Call]:
+        """The calls of a function or method of this name, whoever's it is."""
+        return self._calls.get(name, ())
+
+    def assigned_once(self, target: ast.expr) -> ast.expr | None:
+        """What `a.b` is assigned, where the script does that at one place."""
+        found = self._attributes.get(ast.dump(target), ()) if isinstance(target, ast.Attribute) else ()
+        return found[0] if len(found) == 1 else None
+
+    def assignments(self, function: Function | None) -> dict[str, list[ast.expr]]:
+        """What each variable is assigned in a function (None: outside all of them), by its dotted name."""
+        return self._assigned.get(id(function), {})
+
+    def calls_in(self, function: Function | None) -> Sequence[ast.Call]:
+        """The calls in a function (None: outside all of them)."""
+        return self._calls_in.get(id(function), ())
+
+    def is_handed_over(self, name: str) -> bool:
+        """Whether a function is given to another (`mp.spawn(main)`), which then calls it."""
+        return name in self._handed_over
+
+    def is_else(self, node: ast.AST) -> bool:
+        """Whether this stands directly in an else branch."""
+        return id(node) in self._else
+
+    def statement_of(self, node: ast.AST) -> ast.stmt | None:
+        """The statement a node belongs to, the innermost one."""
+        if isinstance(node, ast.stmt):
+            return node
+        return next((outer for outer in self.above(node) if isinstance(outer, ast.stmt)), None)
+
+    def behind(self, statement: ast.AST) -> Sequence[ast.stmt]:
+        """The statements of the same block that come later."""
+        block, index = self._places.get(id(statement), ([], 0))
+        return block[index + 1 :]
+
+    @functools.cached_property
+    def _places(self) -> dict[int, tuple[list[ast.stmt], int]]:
+        found: dict[int, tuple[list[ast.stmt], int]] = {}
+        for kind, nodes in self._walked.by_kind.items():
+            names = [name for name in _BLOCKS if name in kind._fields] if issubclass(kind, _WITH_BLOCKS) else ()
+            for node in nodes if names else ():
+                for name in names:
+                    statements = getattr(node, name)
+                    found.update((id(each), (statements, index)) for index, each in enumerate(statements))
+        return found
+
+    @functools.cached_property
+    def _functions(self) -> dict[str, list[Function]]:
+        found: dict[str, list[Function]] = {}
+        for kind in _FUNCTIONS:
+            for node in self._walked.by_kind.get(kind, ()):
+                if isinstance(node, _FUNCTIONS):
+                    found.setdefault(node.name, []).append(node)
+        return found
+
+    @functools.cached_property
+    def _calls(self) -> dict[str, list[ast.Call]]:
+        found: dict[str, list[ast.Call]] = {}
+        for node in self._walked.by_kind.get(ast.Call, ()):
+            if isinstance(node, ast.Call):
+                found.setdefault(end_of(node.func), []).append(node)
+        return found
+
+    @functools.cached_property
+    def _assigned(self) -> dict[int, dict[str, list[ast.expr]]]:
+        found: dict[int, dict[str, list[ast.expr]]] = {}
+        for kind in (ast.Assign, ast.AugAssign, ast.AnnAssign):
+            for node in self._walked.by_kind.get(kind, ()):
+                value = getattr(node, "value", None)
+                if value is None:
+                    continue
+                table = found.setdefault(id(self.function_of(node)), {})
+                for target in getattr(node, "targets", None) or [getattr(node, "target", None)]:
+                    targets = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
+                    for each in targets:
+                        table.setdefault(dotted(each), []).append(value)
+        return found
+
+    @functools.cached_property
+    def _calls_in(self) -> dict[int, list[ast.Call]]:
+        found: dict[int, list[ast.Call]] = {}
+        for node in self._walked.by_kind.get(ast.Call, ()):
+            if isinstance(node, ast.Call):
+                found.setdefault(id(self.function_of(node)), []).append(node)
+        return found
+
+    @functools.cached_property
+    def _handed_over(self) -> frozenset[str]:
+        found: set[str] = set()
+        for node in self._walked.by_kind.get(ast.Call, ()):
+            if isinstance(node, ast.Call):
+                given = [*node.args, *(keyword.value for keyword in node.keywords)]
+                found.update(item.id for item in given if isinstance(item, ast.Name))
+        return frozenset(found)
+
+    @functools.cached_property
+    def _attributes(self) -> dict[str, list[ast.expr]]:
+        found: dict[str, list[ast.expr]] = {}
+        for node in self._walked.by_kind.get(ast.Assign, ()):
+            for target in node.targets if isinstance(node, ast.Assign) else ():
+                if isinstance(target, ast.Attribute):
+                    load = ast.Attribute(target.value, target.attr, ast.Load())
+                    found.setdefault(ast.dump(load), []).append(node.value)  # type: ignore[attr-defined]
+        return found
+
+    @functools.cached_property
+    def _else(self) -> frozenset[int]:
+        found: set[int] = set()
+        for node in self._walked.by_kind.get(ast.If, ()):
+            found.update(id(each) for each in getattr(node, "orelse", ()))
+        for node in self._walked.by_kind.get(ast.IfExp, ()):
+            found.add(id(getattr(node, "orelse", None)))
+        return frozenset(found)
+
+
+def end_of(expression: ast.AST) -> str:
+    """The last part of a name: `rank` of `self.args.rank`."""
+    if isinstance(expression, ast.Attribute):
+        return expression.attr
+    return expression.id if isinstance(expression, ast.Name) else ""
+
+
+def dotted(expression: ast.expr | None) -> str:
+    """`a.b.c` for names and attributes of names; empty for anything else."""
+    parts: list[str] = []
+    while isinstance(expression, ast.Attribute):
+        parts.append(expression.attr)
+        expression = expression.value
+    if not isinstance(expression, ast.Name):
+        return ""
+    return ".".join((expression.id, *reversed(parts)))

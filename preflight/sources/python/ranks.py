@@ -1,0 +1,235 @@
+"""For which ranks a condition is true.
+
+`rank == 0` is true for one rank of the job, `local_rank == 0` for one rank of every node. What cannot be told for
+sure stays `UNTOLD`, which no reader takes for either.
+"""
+
+from __future__ import annotations
+
+import ast
+import enum
+import re
+
+from preflight.sources.python.module import Module, argument, value_of
+from preflight.sources.python.outline import Function, end_of
+
+
+class Who(enum.Enum):
+    """For whom something runs."""
+
+    ALL = "every rank"
+    FIRST = "rank 0"
+    LOCAL_FIRST = "the first rank of every node"
+    OTHERS = "every rank but the first"
+    LOCAL_OTHERS = "every rank but the first of its node"
+    SOME = "some ranks"
+    UNTOLD = "it cannot be told"
+
+
+#: Definitions are followed this far.
+_DEEPEST = 5
+_RANK = re.compile(
+    r"_*(?:get_|_)*(?:(?:global|local|world|proc|process|my|this|cur|current|worker|dist|ddp|distributed|mpi|hvd|comm"
+    r"|env|torch|gpu|slurm|trainer)_?)*rank_?(?:id|idx)?_?|(?:local_)?process_index|SLURM_(?:PROCID|LOCALID)|procid"
+    r"|trainer_id|worker_index|(?:OMPI_COMM_WORLD|PMI|MV2_COMM_WORLD)_(?:LOCAL_)?RANK",
+    re.IGNORECASE,
+)
+_LOCAL_RANK = re.compile(r"local_?(?:rank|process_index)|SLURM_LOCALID", re.IGNORECASE)
+_NODE_RANK = re.compile(r"(?:node|machine|group)_?(?:rank|id)|SLURM_NODEID", re.IGNORECASE)
+_FIRST = re.compile(
+    r"_*(?:is|on|am)_?(?:(?:main|master|primary|chief|root|leader)(?:_?(?:process|rank|worker|proc|node))?"
+    r"|rank_?(?:0|zero)|world_process_zero|global_zero|first_(?:rank|process|worker))"
+    r"|(?:main|master|primary|chief)_(?:process|rank|worker|proc)",
+    re.IGNORECASE,
+)
+_LOCAL_FIRST = re.compile(
+    r"_*(?:is_)?local_(?:main|master|primary|first)(?:_process|_rank)?|_*is_local_(?:process_zero|rank_?(?:0|zero))",
+    re.IGNORECASE,
+)
+#: What in a comparison may be a rank of another kind.
+_DOUBTFUL = re.compile(
+    r"rank|SLURM_NODEID|(?:node|machine|group|process|worker)_?(?:id|index)|procid|gpu|device|local", re.IGNORECASE
+)
+#: Whether there are several ranks at all, which is the same for each of them.
+_WHETHER = re.compile(
+    r"(?:is_|use_|multiprocessing_)?(?:dist|distributed|ddp|fsdp|multi_gpu)(?:_run|_training|_mode)?|is_initialized"
+    r"|is_dist_avail_and_initialized|is_available|is_distributed",
+    re.IGNORECASE,
+)
+#: Words in a condition that may stand for a rank in a way nobody here understands.
+_SUSPICIOUS = re.compile(
+    r"rank|main|master|primary|zero|leader|chief|proc|first|dist|local|gpu|device|root|worker|node|host|world|save|log",
+    re.IGNORECASE,
+)
+_COMPLEMENTS = {
+    Who.FIRST: Who.OTHERS,
+    Who.OTHERS: Who.FIRST,
+    Who.LOCAL_FIRST: Who.LOCAL_OTHERS,
+    Who.LOCAL_OTHERS: Who.LOCAL_FIRST,
+}
+
+
+ORDER = (Who.FIRST, Who.LOCAL_FIRST, Who.OTHERS, Who.LOCAL_OTHERS, Who.SOME, Who.UNTOLD, Who.ALL)
+
+
+def audience(module: Module, test: ast.expr, depth: int = 0) -> Who:
+    """For whom a condition is true. `ALL`: it has nothing to do with ranks."""
+    if depth > _DEEPEST:
+        return Who.UNTOLD
+    if isinstance(test, ast.BoolOp):
+        parts = [audience(module, value, depth + 1) for value in test.values]
+        return _all_of(test, parts) if isinstance(test.op, ast.And) else _any_of(parts)
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return complement(audience(module, test.operand, depth + 1))
+    if isinstance(test, ast.Compare):
+        return _compared(module, test)
+    if is_rank(module, test):
+        return complement(_first_of(module, test))
+    return _named(module, test, depth)
+
+
+def complement(who: Who) -> Who:
+    """For whom the opposite of a condition is true."""
+    return _COMPLEMENTS.get(who, who)
+
+
+def _all_of(test: ast.BoolOp, parts: list[Who]) -> Who:
+    if Who.FIRST in parts:
+        return Who.FIRST
+    if Who.LOCAL_FIRST in parts:
+        names = {name for value in test.values for name in _names(value)}
+        # `local_rank == 0 and node_rank == 0` is one rank of the job.
+        return Who.FIRST if any(_NODE_RANK.search(name) for name in names) else Who.LOCAL_FIRST
+    return next((who for who in ORDER if who in parts), Who.ALL)
+
+
+def _any_of(parts: list[Who]) -> Who:
+    about_ranks = [who for who in parts if who is not Who.ALL]
+    if not about_ranks:
+        return Who.ALL
+    # `not distributed or rank == 0`: the part that is not about ranks speaks of a run with one of them.
+    return about_ranks[0] if len(set(about_ranks)) == 1 else Who.UNTOLD
+
+
+def _compared(module: Module, test: ast.Compare) -> Who:
+    if len(test.ops) != 1:
+        return _untold(test)
+    left, right, operator = test.left, test.comparators[0], test.ops[0]
+    if not is_rank(module, left) and is_rank(module, right) and isinstance(operator, (ast.Eq, ast.NotEq)):
+        left, right = right, left
+    if isinstance(left, ast.BinOp) and isinstance(left.op, ast.Mod) and is_rank(module, left.left):
+        # `rank % gpus_per_node == 0`: one rank of every node.
+        each = any(re.search(r"gpu|device|local|per_node", name, re.I) for name in _names(left.right))
+        zero = getattr(module.fold(right), "value", None) == 0
+        return Who.LOCAL_FIRST if each and zero and isinstance(operator, ast.Eq) else Who.SOME
+    if not is_rank(module, left):
+        return _untold(test)
+    values = getattr(module.fold(right), "value", None)
+    first = _first_of(module, left)
+    if isinstance(operator, ast.Eq):
+        return first if values == 0 and values is not False else Who.SOME
+    if isinstance(operator, (ast.NotEq, ast.Gt)):
+        return complement(first) if values == 0 else Who.SOME
+    if isinstance(operator, (ast.In, ast.NotIn)):
+        if isinstance(values, tuple) and values and set(values) <= {-1, 0}:
+            return first if isinstance(operator, ast.In) else complement(first)
+        return Who.SOME
+    if isinstance(operator, (ast.LtE, ast.Lt)) and values in (0, 1):
+        if isinstance(operator, ast.LtE) == (values == 0):
+            return first
+        # `rank < 0`: not a distributed run at all.
+        return Who.ALL if values == 0 else Who.SOME
+    if isinstance(operator, ast.Is) and values is None:
+        return Who.ALL
+    return Who.SOME
+
+
+def _untold(test: ast.expr) -> Who:
+    return Who.UNTOLD if any(_DOUBTFUL.search(name) for name in _names(test)) else Who.ALL
+
+
+def _named(module: Module, test: ast.expr, depth: int) -> Who:
+    """`is_main`, `is_main_process()`, `self.is_master`: by what it was assigned or returns, else by its name."""
+    called = test.func if isinstance(test, ast.Call) else test
+    name = end_of(called)
+    if isinstance(called, ast.Name) and called is test:
+        meant = module.definition(called)
+        if meant is not called:
+            return audience(module, meant, depth + 1)
+    if isinstance(test, ast.Call):
+        found = [returned for function in module.outline.functions(name) for returned in _returned(function)]
+        if len(found) == 1:
+            who = audience(module, found[0], depth + 1)
+            if who is not Who.ALL:
+                return who
+        if isinstance(test.func, ast.Name) and test.func.id in ("bool", "any", "all") and len(test.args) == 1:
+            return audience(module, test.args[0], depth + 1)
+    if _LOCAL_FIRST.fullmatch(name):
+        return Who.LOCAL_FIRST
+    if _FIRST.fullmatch(name):
+        return Who.FIRST
+    if _WHETHER.fullmatch(name):
+        return Who.ALL
+    return Who.UNTOLD if any(_SUSPICIOUS.search(each) for each in _names(test)) else Who.ALL
+
+
+def _returned(function: Function) -> list[ast.expr]:
+    return [node.value for node in function.body if isinstance(node, ast.Return) and node.value is not None]
+
+
+def is_rank(module: Module, expression: ast.expr) -> bool:
+    """Whether an expression is a rank: `rank`, `args.local_rank`, `dist.get_rank()`, `int(os.environ["RANK"])`."""
+    if isinstance(expression, ast.Call):
+        if end_of(expression.func) in ("int", "str") and len(expression.args) == 1:
+            return is_rank(module, expression.args[0])
+        variable = variable_read(module, expression)
+        return bool(_RANK.fullmatch(variable or end_of(expression.func)))
+    if isinstance(expression, ast.Subscript):
+        variable = variable_read(module, expression)
+        return bool(variable and _RANK.fullmatch(variable))
+    return bool(_RANK.fullmatch(end_of(expression)))
+
+
+def _first_of(module: Module, rank: ast.expr) -> Who:
+    return Who.LOCAL_FIRST if is_local(module, rank) else Who.FIRST
+
+
+def is_local(module: Module, rank: ast.expr, depth: int = 0) -> bool:
+    """Whether a rank counts from 0 on every node: by what it was assigned, else by its name."""
+    meant = module.definition(rank) if isinstance(rank, ast.Name) else rank
+    if isinstance(meant, (ast.Name, ast.Attribute)):
+        assigned = module.outline.assigned_once(meant)
+        if assigned is not None and depth < _DEEPEST and is_rank(module, assigned):
+            return is_local(module, assigned, depth + 1)
+        return bool(_LOCAL_RANK.search(end_of(meant)))
+    if isinstance(meant, ast.Call):
+        if end_of(meant.func) in ("int", "str") and len(meant.args) == 1 and depth < _DEEPEST:
+            return is_local(module, meant.args[0], depth + 1)
+        variable = variable_read(module, meant)
+        if variable is not None or _RANK.fullmatch(end_of(meant.func)):
+            return bool(_LOCAL_RANK.search(variable or end_of(meant.func)))
+    if isinstance(meant, ast.Subscript):
+        return bool(_LOCAL_RANK.search(variable_read(module, meant) or ""))
+    return bool(_LOCAL_RANK.search(end_of(rank)))
+
+
+def variable_read(module: Module, expression: ast.expr) -> str | None:
+    """The variable that `os.environ["X"]`, `os.environ.get("X", ...)` or `os.getenv("X")` reads."""
+    key: ast.expr | None = None
+    if isinstance(expression, ast.Subscript) and module.name(expression.value) == "os.environ":
+        key = expression.slice
+    elif isinstance(expression, ast.Call) and module.called(expression) in ("os.environ.get", "os.getenv"):
+        given = argument(expression, "key", 0)
+        key = value_of(given) if given is not None else None
+    found = getattr(module.fold(key), "value", None) if key is not None else None
+    return found if isinstance(found, str) else None
+
+
+def _names(expression: ast.AST) -> list[str]:
+    found = []
+    for node in ast.walk(expression):
+        if isinstance(node, (ast.Name, ast.Attribute)):
+            found.append(end_of(node))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found.append(node.value)
+    return found

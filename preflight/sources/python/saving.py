@@ -1,0 +1,76 @@
+"""Claims about checkpoints: who writes them, and where."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from preflight.job import Claim
+from preflight.sources.python.module import Module, argument, last, value_of
+from preflight.sources.python.outline import end_of
+from preflight.sources.python.ranks import Who
+from preflight.sources.python.standing import ranks_of
+
+#: Calls that write a model's state, by the last part of the name.
+_SAVES = re.compile(
+    r"save_?(?:the_)?(?:model|checkpoint|ckpt|state_dict|weights|pretrained|training_state|snapshot|networks?)s?\w*"
+    r"|\w*Checkpoint(?:Saver|Manager|er|Writer)|save_(?:latest|last|best)\w*|write_checkpoint\w*|dump_checkpoint\w*"
+)
+_LIBRARY_SAVES = ("torch.save", "paddle.save", "xm.save", "torch_xla.core.xla_model.save")
+#: What is saved that is no checkpoint of a run, and where what is saved is no file.
+_OTHER = re.compile(r"dataset|cache|vocab|feature|history|buf|stream|bytesio|stat(?:s|istics)?$|vectors", re.IGNORECASE)
+_DISTRIBUTED = re.compile(
+    r"DistributedDataParallel|FullyShardedDataParallel|fully_shard|init_process_group|horovod|init_parallel_env"
+)
+#: Names in a path that make it another one on every rank or node.
+_OWN_PATH = re.compile(
+    r"rank|node|host|proc|worker|shard|pid|uuid|tmp|temp|scratch|local|getpid|device|gpu", re.IGNORECASE
+)
+
+
+def claims(module: Module) -> Iterator[Claim]:
+    """All claims about who writes checkpoints."""
+    distributed = _DISTRIBUTED.search(module.file.text) is not None
+    for call in module.calls:
+        name = module.called(call)
+        library = name in _LIBRARY_SAVES
+        if not library and not _SAVES.fullmatch(last(name)):
+            continue
+        if _has_own_path(module, call) or any(_OTHER.search(end_of(given)) for given in call.args):
+            continue
+        standing = ranks_of(module).standing(call)
+        if standing.who is Who.LOCAL_FIRST and standing.test is not None:
+            guard = module.claim("checkpoint_guard", standing.who.value, standing.test, condition="")
+            yield module.claim("checkpoint_written", standing.who.value, call, because=(guard,))
+        elif standing.who is Who.ALL and name in _LIBRARY_SAVES[:2] and distributed:
+            yield module.claim("checkpoint_written", standing.who.value, call)
+
+
+def _has_own_path(module: Module, call: ast.Call) -> bool:
+    """Whether the path names the rank or node, so that no two ranks write the same file."""
+    position = 1 if module.called(call) in _LIBRARY_SAVES else None
+    given = argument(call, "f", position) if position else None
+    paths = [value_of(given)] if given is not None else [*call.args, *(keyword.value for keyword in call.keywords)]
+    return any(_OWN_PATH.search(name) for path in paths for name in _names(module, path, position is not None))
+
+
+def _names(module: Module, expression: ast.expr, texts: bool) -> Iterator[str]:
+    """The names in an expression and in what they were assigned; with `texts` what is written out, too."""
+    pending: list[ast.AST] = [expression]
+    seen = 0
+    while pending and seen < 200:
+        node = pending.pop()
+        seen += 1
+        if isinstance(node, ast.Constant):
+            if isinstance(node.value, str) and texts:
+                yield node.value
+            continue
+        if isinstance(node, (ast.Name, ast.Attribute)):
+            yield end_of(node)
+        if isinstance(node, ast.Name):
+            meant = module.definition(node)
+            if meant is not node:
+                pending.append(meant)
+        else:
+            pending.extend(ast.iter_child_nodes(node))

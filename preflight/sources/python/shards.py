@@ -1,0 +1,136 @@
+"""Claims about samples divided among ranks by hand, so that some ranks get fewer than others.
+
+`per = ceil(n / ranks)` with `min((rank + 1) * per, n)` leaves the last rank what remains; `n // ranks` with the rest
+for the last rank gives it more. Either way the ranks run different numbers of steps, and those that are done first
+leave the others waiting. Padding, dropping or wrapping around makes them equal again.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from preflight.job import Claim, Known, Unresolved
+from preflight.sources.python.module import Module, last
+from preflight.sources.python.outline import Function, end_of
+from preflight.sources.python.ranks import is_rank
+
+_RANKS = re.compile(
+    r"world|size|ranks?$|replicas?|num_(?:rank|proc|shard|gpu|worker|part|trainer)\w*|n_?(?:rank|proc|gpu)s?",
+    re.IGNORECASE,
+)
+#: What makes the shares equal again.
+_EVENED = re.compile(
+    r"pad|total_size|drop_last|drop_remainder|repeat|cycle|extend|wrap|even|truncat|tile|Join\b|join\(|% ?len\(",
+    re.IGNORECASE,
+)
+#: Work in which nobody waits for anybody.
+_UNMINDED = re.compile(
+    r"eval|valid|test|infer|predict|generat|preprocess|tokeni|extract|download|convert|encode", re.IGNORECASE
+)
+#: Functions with more statements than this divide many things; which is which is not looked for.
+_LONGEST = 400
+
+
+def claims(module: Module) -> Iterator[Claim]:
+    """All claims about uneven shares."""
+    if "rank" not in module.file.text or "min(" not in module.file.text:
+        return
+    functions: list[Function] = [*module.nodes(ast.FunctionDef), *module.nodes(ast.AsyncFunctionDef)]
+    for function in functions:
+        clamp = _clamp(module, function)
+        if clamp is None or _is_unminded(module, function):
+            continue
+        word = _EVENED.search(module.source(_around(module, function)))
+        value = Unresolved(f"`{word.group(0)}` may make the shares equal again") if word else Known(function.name)
+        yield module.claim("uneven_shards", value, clamp, condition="")
+
+
+def _clamp(module: Module, function: Function) -> ast.AST | None:
+    """`min((rank + 1) * per, n)` where `per` is a share rounded up."""
+    nodes = list(ast.walk(function))
+    if len(nodes) > 20 * _LONGEST:
+        return None
+    shares = {
+        target.id
+        for node in nodes
+        if isinstance(node, ast.Assign) and _is_rounded_up(module, node.value)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    shares |= {
+        target.attr
+        for node in nodes
+        if isinstance(node, ast.Assign) and _is_rounded_up(module, node.value)
+        for target in node.targets
+        if isinstance(target, ast.Attribute)
+    }
+    starts = {
+        end_of(node.targets[0])
+        for node in nodes
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and _is_start(module, node.value, shares)
+    }
+    for node in nodes if shares else ():
+        if isinstance(node, ast.Call) and last(module.called(node)) == "min" and len(node.args) == 2:
+            for given in node.args:
+                if _is_start(module, given, shares) or _adds_share(given, shares, starts):
+                    return node
+    return None
+
+
+def _is_rounded_up(module: Module, expression: ast.expr) -> bool:
+    """`ceil(n / size)`, `int(math.ceil(n * 1.0 / size))`, `(n + size - 1) // size`, `-(-n // size)`."""
+    if isinstance(expression, ast.Call):
+        if last(module.called(expression)) == "ceil" and len(expression.args) == 1:
+            divided = expression.args[0]
+            return isinstance(divided, ast.BinOp) and isinstance(divided.op, ast.Div) and _is_count(divided.right)
+        if last(module.called(expression)) == "int" and len(expression.args) == 1:
+            return _is_rounded_up(module, expression.args[0])
+        return False
+    if isinstance(expression, ast.UnaryOp) and isinstance(expression.op, ast.USub):
+        inner = expression.operand
+        return (
+            isinstance(inner, ast.BinOp)
+            and isinstance(inner.op, ast.FloorDiv)
+            and isinstance(inner.left, ast.UnaryOp)
+            and _is_count(inner.right)
+        )
+    if isinstance(expression, ast.BinOp) and isinstance(expression.op, ast.FloorDiv) and _is_count(expression.right):
+        added = {end_of(node) for node in ast.walk(expression.left)}
+        return isinstance(expression.left, ast.BinOp) and end_of(expression.right) in added
+    return False
+
+
+def _is_count(expression: ast.expr) -> bool:
+    if isinstance(expression, ast.Call):
+        expression = expression.func
+    return bool(_RANKS.search(end_of(expression)))
+
+
+def _is_start(module: Module, expression: ast.expr, shares: set[str]) -> bool:
+    """`rank * per`, `(rank + 1) * per - 1`."""
+    for node in ast.walk(expression):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+            names = {end_of(each) for each in ast.walk(node)}
+            ranked = any(isinstance(each, ast.expr) and is_rank(module, each) for each in ast.walk(node))
+            if ranked and names & shares:
+                return True
+    return False
+
+
+def _adds_share(expression: ast.expr, shares: set[str], starts: set[str]) -> bool:
+    """`start + per`."""
+    names = {end_of(node) for node in ast.walk(expression)}
+    return isinstance(expression, ast.BinOp) and bool(names & shares) and bool(names & starts)
+
+
+def _is_unminded(module: Module, function: Function) -> bool:
+    return (
+        _UNMINDED.search(function.name) is not None or _UNMINDED.search(module.file.path.rpartition("/")[2]) is not None
+    )
+
+
+def _around(module: Module, function: Function) -> ast.AST:
+    """The class of a method, or the function itself."""
+    return next((outer for outer in module.outline.above(function) if isinstance(outer, ast.ClassDef)), function)

@@ -1,0 +1,3 @@
+from torch.utils.data.distributed import DistributedSampler
+
+sampler = DistributedSampler(dataset)

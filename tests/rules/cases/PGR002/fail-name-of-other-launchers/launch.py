@@ -1,0 +1,3 @@
+import os
+
+rank = int(os.getenv("SLURM_LOCAL_RANK", "0"))

@@ -1,0 +1,3 @@
+import os
+
+nodes = int(os.environ["SLURM_JOB_NUMNODES"])

@@ -1,0 +1,3 @@
+import os
+
+queue = os.environ["SLURM_OUR_SITES_QUEUE"]

@@ -1,0 +1,4 @@
+import ray
+
+ray.init()
+ray.get(task.remote())

@@ -1,0 +1,6 @@
+import torch.distributed as dist
+
+def prepared(path):
+    if dist.get_rank() == 0:
+        convert(path)
+        dist.barrier()

@@ -1,0 +1,7 @@
+import torch.distributed as dist
+
+def guarded(main):
+    try:
+        main()
+    finally:
+        dist.destroy_process_group()
