@@ -15,6 +15,7 @@ from preflight.report import Report, report_on
 
 if TYPE_CHECKING:
     from preflight.config_file import Choices, Chosen
+    from preflight.fix import Plan
     from preflight.job import Job
     from preflight.judgement import Check, Rule
     from preflight.progress import Progress
@@ -122,16 +123,22 @@ def configure(
     named = [Path(path) for path in paths] or [Path()]
     folders = [_folder(path) for path in named]
     start = Path(os.path.commonpath(folders))
-    here = Path(root) if root is not None else _common_root(named)
+    here = root_of(named, root)
     tops = (folder for folder in (start, *start.parents) if os.path.lexists(folder / ".git"))
     top = here if root is not None else next(tops, here)
     return choose(choices, here, start, top, read_baseline=read_baseline)
 
 
-def is_there(path: str, paths: Sequence[str | Path], *, root: str | Path | None = None) -> bool:
-    """Whether there is a file `path` below the root of a run over `paths`."""
-    here = Path(root) if root is not None else _common_root([Path(one) for one in paths])
-    return os.path.lexists(here / path)
+def root_of(paths: Sequence[str | Path], root: str | Path | None = None) -> Path:
+    """The directory to which the paths in a report over `paths` are relative."""
+    return Path(root) if root is not None else _common_root([Path(path) for path in paths])
+
+
+def fixes(report: Report, paths: Sequence[str | Path], *, root: str | Path | None = None, unsafe: bool) -> Plan:
+    """What fixing the findings of a report over `paths` comes to. Nothing is written yet."""
+    from preflight.fix import Files, plan
+
+    return plan(report, Files(root_of(paths, root)), unsafe=unsafe)
 
 
 def jobs_in(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from preflight import __version__, options
+from preflight.cli_baseline import baseline
 
 if TYPE_CHECKING:
     from preflight.report import Report
@@ -67,12 +68,13 @@ def _deadline(name: str, default: float, help: str, *, least: float = 0.5, most:
     return click.option(name, type=kind, default=default, show_default=True, metavar="S", help=help)
 
 
-_PATHS = click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
+cli.add_command(baseline)
 
 
 @cli.command()
-@_PATHS
+@options.PATHS
 @options.ROOT
+@options.FIXING
 @options.JUDGING
 def lint(paths: tuple[Path, ...], root: Path | None, **chosen: Any) -> int:
     """Judge jobs from their files alone.
@@ -85,6 +87,18 @@ def lint(paths: tuple[Path, ...], root: Path | None, **chosen: Any) -> int:
     wanted = paths or (Path(),)
     found = api.configure(options.choices(chosen), wanted, root=root)
     make = functools.partial(api.lint, wanted, root=root, configuration=found.configuration)
+    if chosen["diff"]:
+        planned = api.fixes(make(), wanted, root=root, unsafe=chosen["unsafe_fixes"])
+        _print(planned.diff())
+        _complain(planned.summary(would=True))
+        return 1 if planned.changes else 0
+    if chosen["fix"]:
+        planned = api.fixes(make(), wanted, root=root, unsafe=chosen["unsafe_fixes"]).written()
+        _complain(planned.summary(would=False))
+    elif chosen["unsafe_fixes"]:
+        raise click.UsageError(
+            "--unsafe-fixes goes with --fix, which edits files, or --diff, which shows what it would"
+        )
     return _deliver("lint", chosen, make, output=found.output)
 
 
@@ -172,76 +186,6 @@ def judge(recording: Path, allow_incomplete: bool, **chosen: Any) -> int:
         return replace(found, exit_code=0) if allow_incomplete and found.exit_code == 3 else found
 
     return _deliver("judge", chosen, report)
-
-
-@cli.group()
-def baseline() -> None:
-    """Accept the findings that lint has today, so that only new ones count.
-
-    \b
-    preflight baseline write        lists them in preflight-baseline.json; commit it
-    preflight lint --baseline preflight-baseline.json
-    preflight baseline prune        takes out what was mended since
-    """
-
-
-def _baseline_verb(function: F) -> F:
-    """What the verbs that make a baseline take."""
-    for option in (options.BASELINE, options.FILES, options.CHOOSING, options.ROOT, _PATHS):
-        function = option(function)
-    return function
-
-
-@baseline.command("write")
-@_baseline_verb
-def baseline_write(paths: tuple[Path, ...], root: Path | None, **chosen: Any) -> int:
-    """Write the findings of PATHS to the baseline, in place of what it held.
-
-    The file is that of --baseline, else that of the configuration, else preflight-baseline.json.
-    """
-    from preflight import api, deliver
-    from preflight import baseline as baselines
-
-    wanted = paths or (Path(),)
-    said = chosen.pop("baseline")
-    found = api.configure(options.choices(chosen), wanted, root=root, read_baseline=False)
-    file = said or found.baseline or Path(baselines.DEFAULT_NAME)
-    accepted = baselines.of_findings(api.lint(wanted, root=root, configuration=found.configuration).findings)
-    deliver.write(file, baselines.dump(accepted))
-    _print(f"{file}: {baselines.summary(accepted.entries)} accepted\n")
-    return 0
-
-
-@baseline.command("prune")
-@_baseline_verb
-def baseline_prune(paths: tuple[Path, ...], root: Path | None, **chosen: Any) -> int:
-    """Take out of the baseline what PATHS no longer hold, and list it."""
-    from preflight import api, deliver
-    from preflight import baseline as baselines
-
-    wanted = paths or (Path(),)
-    said = chosen.pop("baseline")
-    found = api.configure(options.choices(chosen), wanted, root=root, read_baseline=False)
-    file = said or found.baseline or Path(baselines.DEFAULT_NAME)
-    before = baselines.load(file)
-    configuration = replace(found.configuration, baseline=before.entries, baseline_file=str(file))
-    gone = api.lint(wanted, root=root, configuration=configuration).coverage.idle_baseline
-    gone = (*gone, *(entry for entry in before.entries if not api.is_there(entry.path, wanted, root=root)))
-    after = baselines.without(before, gone)
-    if after != before:
-        deliver.write(file, baselines.dump(after))
-    _print(baselines.listed(gone) + f"{file}: {baselines.summary(gone)} taken out, {len(after.entries)} left\n")
-    return 0
-
-
-@baseline.command("show")
-@click.argument("file", required=False, type=click.Path(path_type=Path, dir_okay=False))
-def baseline_show(file: Path | None) -> int:
-    """Count the findings that FILE (default: preflight-baseline.json) accepts, by rule and file."""
-    from preflight import baseline as baselines
-
-    _print(baselines.table(baselines.load(file or Path(baselines.DEFAULT_NAME))))
-    return 0
 
 
 @cli.command()

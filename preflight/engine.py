@@ -125,6 +125,7 @@ def _finding(meta: Meta, job: Job, verdict: Verdict, chosen: Severity | None) ->
         evidence=verdict.evidence,
         nodes=verdict.nodes,
         remedy=verdict.remedy,
+        fix=verdict.fix,
     )
 
 

@@ -19,7 +19,8 @@ from dataclasses import KW_ONLY, dataclass, fields
 from typing import TYPE_CHECKING, TypeAlias
 
 from preflight.job import Claim, Job, Launch, Note, Span
-from preflight.outcome import PROFILES, Confidence, Evidence, Location, Severity, Status
+from preflight.job.span import LONGEST_SNIPPET
+from preflight.outcome import PROFILES, Confidence, Edit, Evidence, Fix, Location, Severity, Status
 
 if TYPE_CHECKING:
     from preflight.recording import Facts, Fleet
@@ -102,6 +103,7 @@ class Verdict:
     required: bool = False
     severity: Severity | None = None
     confidence: Confidence | None = None
+    fix: Fix | None = None
 
 
 Place: TypeAlias = "Claim | Span | Launch | Note | Location"
@@ -133,6 +135,7 @@ def failed(
     remedy: str,
     severity: Severity | None = None,
     confidence: Confidence | None = None,
+    fix: Fix | None = None,
 ) -> Verdict:
     """A fault, with its primary place or fact first; a fault without one cannot be stated.
 
@@ -142,6 +145,7 @@ def failed(
         also: further places, each alone or with a note, and further facts.
         remedy: what to do, as concretely as it can be said.
         severity, confidence: only to be milder than the rule's own.
+        fix: what could be edited, built with `mend`; the rule's own `fix` says how safe it is at worst.
 
     Where a claim takes its value from a variable, the assignment becomes a further place ("set here"), and the
     remedy names that of the primary claim.
@@ -167,7 +171,46 @@ def failed(
         tuple(nodes),
         severity=severity,
         confidence=confidence,
+        fix=fix,
     )
+
+
+def mend(description: str, *edits: Edit | None, safe: bool) -> Fix | None:
+    """A fix made of these edits; None, which is no fix, where one of them cannot be made.
+
+    `description` tells in the imperative what is done; see `Fix` for what is safe.
+    """
+    made = tuple(edit for edit in edits if edit is not None)
+    return Fix(description, made, safe) if made and len(made) == len(edits) else None
+
+
+def reworded(item: Claim | Span, old: str, new: str) -> Edit | None:
+    """The edit that puts `new` in the place of `old` in what a claim or span covers.
+
+    None where that does not hold `old` exactly once on one line as it is shown: it was cut, goes over several lines,
+    or names a variable that is set elsewhere.
+    """
+    span = item if isinstance(item, Span) else item.span
+    text = span.snippet[span.column - 1 : span.end_column - 1]
+    if not old or text.count(old) != 1 or span.line != span.end_line or len(span.snippet) >= LONGEST_SNIPPET:
+        return None
+    return Edit(span.path, span.line, span.column + text.index(old), old, new)
+
+
+def dropped(item: Claim | Span) -> Edit | None:
+    """The edit that takes a word of a command line out, with the blank before it; None as for `reworded`."""
+    span = item if isinstance(item, Span) else item.span
+    before = span.snippet[: span.column - 1]
+    text = span.snippet[span.column - 1 : span.end_column - 1]
+    if not text or len(span.snippet) >= LONGEST_SNIPPET or span.line != span.end_line:
+        return None
+    if not before.strip():
+        # Alone on its line it keeps its indentation.
+        return Edit(span.path, span.line, span.column, text, "")
+    # An entry of a list in YAML or JSON is no word of a command line.
+    if not before[-1].isspace() or before.rstrip()[-1] in "-[,:{":
+        return None
+    return Edit(span.path, span.line, span.column - 1, before[-1] + text, "")
 
 
 def _origins(items: Iterable[Place | tuple[Place, str] | Evidence]) -> list[Location]:

@@ -52,6 +52,7 @@ ROOT = click.option(
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     help="Directory that references may not leave. Default: the working directory, or what holds all paths.",
 )
+PATHS = click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
 _FILE = click.Path(path_type=Path, dir_okay=False)
 CONFIG = _together(
     click.option("--config", "config", type=_FILE, metavar="FILE", help="Take this configuration file, and no other."),
@@ -98,6 +99,12 @@ CHOOSING: Callable[[F], F] = _together(
 )
 BASELINE = click.option(
     "--baseline", type=_FILE, metavar="FILE", help="Findings of lint that are listed here do not count."
+)
+#: What of the findings is mended.
+FIXING: Callable[[F], F] = _together(
+    click.option("--fix", is_flag=True, help="Edit the files where that surely is right, then lint what is left."),
+    click.option("--unsafe-fixes", is_flag=True, help="With --fix or --diff: also edit where it probably is."),
+    click.option("--diff", is_flag=True, help="Show what --fix would edit and exit 1 if there is anything."),
 )
 #: Everything that a verb which reads files and judges has in common.
 JUDGING: Callable[[F], F] = _together(SHOWING, CHOOSING, FILES, BASELINE)

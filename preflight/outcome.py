@@ -85,6 +85,34 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
+class Edit:
+    """A piece of one line of a file, and what is to stand there instead.
+
+    Lines and columns count from 1, in characters; the end is exclusive. `expected` is what stands there now: where
+    something else does, nothing is edited.
+    """
+
+    path: str
+    line: int
+    column: int
+    expected: str
+    replacement: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """Edits that mend a finding, all of them or none.
+
+    `safe`: the job does what it did, or what it certainly was meant to do where it would have failed. Anything else is
+    applied only when the user asks for unsafe fixes.
+    """
+
+    description: str
+    edits: tuple[Edit, ...]
+    safe: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """One fault. One fault on 512 nodes is one finding with the nodes listed."""
 
@@ -101,6 +129,7 @@ class Finding:
     #: Why it does not count, and what says so: `comment`, `waiver`, `baseline` or `per-file-ignores`.
     suppression: str = ""
     suppressed_by: str = ""
+    fix: Fix | None = None
     fingerprint: str = field(default="")
 
     def __post_init__(self) -> None:

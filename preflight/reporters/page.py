@@ -105,6 +105,9 @@ class _Page:
             self._evidence(evidence, said=evidence.observed in finding.message)
         if finding.remedy:
             self._indented(finding.remedy, label="fix: ", style="green")
+        if finding.fix is not None:
+            how = "--fix" if finding.fix.safe else "--fix --unsafe-fixes"
+            self._indented(f"{how} can {finding.fix.description}", indent=7)
         self._print(Text(""))
 
     def _location(self, location: Location, message: str) -> None:

@@ -12,7 +12,7 @@ import json
 from typing import Any
 
 from preflight.document import calm
-from preflight.outcome import Finding, Location, Outcome, Severity
+from preflight.outcome import Finding, Fix, Location, Outcome, Severity
 from preflight.report import ExitCode, Report
 from preflight.reporters.base import Style
 from preflight.reporters.clean import clean
@@ -137,6 +137,8 @@ def _result(finding: Finding, index: dict[str, int]) -> dict[str, Any]:
                 for e in finding.evidence
             ]
         }
+    if finding.fix is not None:
+        result["fixes"] = [_fix(finding.fix)]
     # An empty list says that nothing suppresses it; leaving it out would say that nobody knows.
     result["suppressions"] = (
         [{"kind": _SUPPRESSED.get(finding.suppressed_by, "external"), "justification": clean(finding.suppression)}]
@@ -144,6 +146,26 @@ def _result(finding: Finding, index: dict[str, int]) -> dict[str, Any]:
         else []
     )
     return result
+
+
+def _fix(fix: Fix) -> dict[str, Any]:
+    changes: dict[str, list[dict[str, Any]]] = {}
+    for edit in fix.edits:
+        deleted = {
+            "startLine": edit.line,
+            "startColumn": edit.column,
+            "endLine": edit.line,
+            "endColumn": edit.column + len(edit.expected),
+        }
+        inserted = {"insertedContent": {"text": edit.replacement}} if edit.replacement else {}
+        changes.setdefault(edit.path, []).append({"deletedRegion": deleted, **inserted})
+    return {
+        "description": {"text": clean(fix.description)},
+        "artifactChanges": [
+            {"artifactLocation": {"uri": _uri(path), "uriBaseId": _ROOT}, "replacements": replacements}
+            for path, replacements in changes.items()
+        ],
+    }
 
 
 def _open(outcome: Outcome, index: dict[str, int]) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from preflight.job import (
     as_int,
     lift,
 )
-from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight.outcome import Severity
+from preflight.judgement import Verdict, failed, mend, not_applicable, passed, reworded, rule, unknown
+from preflight.outcome import Fix, Severity
 from preflight_rules.batch_sizes import BATCH, KEYS, configured, given_to_trainer, uses_hugging_face
 from preflight_rules.reading import (
     distinct,
@@ -229,6 +229,7 @@ def _divided(ranks: Plain, size: Plain) -> Plain:
     "deepspeed-batch-size-not-positive-integer",
     severity=Severity.ERROR,
     profile="gate",
+    fix="safe",
     evidence=("hiyouga/LlamaFactory#1116", "https://www.deepspeed.ai/docs/config-json/"),
 )
 def deepspeed_batch_size_not_positive_integer(job: Job) -> Iterator[Verdict]:
@@ -268,6 +269,7 @@ def deepspeed_batch_size_not_positive_integer(job: Job) -> Iterator[Verdict]:
                 f"{quoted(claim)} is no positive whole number, which DeepSpeed needs {key} to be.",
                 at=claim,
                 remedy=_number_remedy(key, claim),
+                fix=_as_number(claim),
                 severity=Severity.WARNING if all(isinstance(v, float) for v in claim.alternatives) else None,
             )
     if not found:
@@ -276,6 +278,16 @@ def deepspeed_batch_size_not_positive_integer(job: Job) -> Iterator[Verdict]:
 
 def _is_count(value: Plain) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _as_number(claim: Claim) -> Fix | None:
+    """The number that a text or a fraction of nothing means, as DeepSpeed wants it."""
+    read = numbers(claim.value)
+    if len(read) != 1 or read[0] < 1:
+        return None
+    said = claim.alternatives[0]
+    shown = f'"{said}"' if isinstance(said, str) else str(said)
+    return mend(f"write {shown} as {read[0]}", reworded(claim, shown, str(read[0])), safe=True)
 
 
 def _number_remedy(key: str, claim: Claim) -> str:

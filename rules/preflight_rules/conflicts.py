@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from preflight.job import Claim, Job, Launch, Strength
-from preflight.judgement import Verdict, failed, not_applicable, passed, rule
+from preflight.judgement import Verdict, dropped, failed, mend, not_applicable, passed, rule
 from preflight.outcome import Severity
 from preflight_rules.reading import (
     certainly_several,
@@ -81,6 +81,7 @@ _IGNORED_BY_ENDPOINT = ("master_addr", "master_port")
     "RDV007",
     "rendezvous-argument-ignored",
     severity=Severity.WARNING,
+    fix="safe",
     evidence=("QwenAudio/CosyVoice#241", "pytorch/pytorch#76367"),
 )
 def rendezvous_argument_ignored(job: Job) -> Iterator[Verdict]:
@@ -152,6 +153,7 @@ def _ignored(job: Job, launch: Launch, endpoint: tuple[Claim, ...], dynamic: Cla
                 also=((winner, "decides"),),
                 remedy="Give the address as --rdzv_endpoint=HOST:PORT, or leave --rdzv_backend and --rdzv_endpoint"
                 " out; drop what is unused.",
+                fix=mend(f"drop {claim.spelling}, which is unused", dropped(claim), safe=True) if endpoint else None,
             )
     if dynamic is not None:
         for claim in _flags(job, launch, "node_rank"):
@@ -162,6 +164,7 @@ def _ignored(job: Job, launch: Launch, endpoint: tuple[Claim, ...], dynamic: Cla
                 also=((dynamic, "decides"),),
                 remedy="Drop it, or use the static back end if the order of nodes matters.",
                 severity=Severity.INFO,
+                fix=mend("drop the node rank, which has no effect", dropped(claim), safe=True),
             )
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from preflight.job import Claim, Job, Unresolved
-from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.judgement import Verdict, failed, mend, not_applicable, passed, reworded, rule, unknown
 from preflight.outcome import Confidence, Severity
 from preflight_rules.reading import (
     distinct,
@@ -100,6 +100,7 @@ def set_epoch_never_called(job: Job) -> Iterator[Verdict]:
     "loader-shuffles-beside-sampler",
     severity=Severity.ERROR,
     profile="gate",
+    fix="safe",
     evidence=("https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader",),
 )
 def loader_shuffles_beside_sampler(job: Job) -> Iterator[Verdict]:
@@ -145,6 +146,7 @@ def loader_shuffles_beside_sampler(job: Job) -> Iterator[Verdict]:
                     at=shuffle,
                     also=((given[0], "the sampler"),),
                     remedy="Drop `shuffle=True`; a DistributedSampler shuffles by itself.",
+                    fix=mend("write shuffle=False", reworded(shuffle, "True", "False"), safe=True),
                 )
             else:
                 yield passed(subject)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from preflight.job import Claim, Job, Launch
-from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight.outcome import Confidence, Severity
+from preflight.judgement import Verdict, failed, mend, not_applicable, passed, reworded, rule, unknown
+from preflight.outcome import Confidence, Fix, Severity
 from preflight_rules.reading import (
     certainly_one,
     certainly_several,
@@ -139,6 +140,7 @@ def _reach(text: str) -> str:
     "IFN002",
     "interface-filter-malformed",
     severity=Severity.ERROR,
+    fix="unsafe",
     evidence=(
         "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-socket-ifname",
         "https://docs.pytorch.org/docs/stable/distributed.html#common-environment-variables",
@@ -185,6 +187,7 @@ def interface_filter_malformed(job: Job) -> Iterator[Verdict]:
                 at=item.claim,
                 remedy=_filter_remedy(item, empty=empty),
                 severity=Severity.INFO if empty else _filter_severity(job, item),
+                fix=_tidied(item, values[0]) if len(values) == 1 else None,
             )
         else:
             yield passed(item.subject)
@@ -211,6 +214,17 @@ def _fault(item: Filter, text: str) -> str:
     return ""
 
 
+def _tidied(item: Filter, text: str) -> Fix | None:
+    """The list without blanks, and with the sign that excludes once in front of it."""
+    tidy = re.sub(r"\s*,\s*", ",", text.strip())
+    if tidy.startswith("^"):
+        tidy = tidy.replace(",^", ",")
+    if tidy == text or _fault(item, tidy):
+        return None
+    # Unsafe: other interfaces are chosen from then on.
+    return mend(f"write {item.name}={tidy}", reworded(item.claim, text, tidy), safe=False)
+
+
 def _filter_remedy(item: Filter, *, empty: bool) -> str:
     if empty:
         return f"Leave the line out, or `unset {item.name}`."
@@ -231,6 +245,7 @@ def _filter_severity(job: Job, item: Filter) -> Severity | None:
     "interface-exclusion-keeps-loopback",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    fix="unsafe",
     evidence=(
         "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-socket-ifname",
         "NVIDIA/nccl#913",
@@ -277,6 +292,9 @@ def interface_exclusion_keeps_loopback(job: Job) -> Iterator[Verdict]:
                 " loopback interface, which it would avoid by itself.",
                 at=item.claim,
                 remedy=f"Write {item.name}=^{wanted}.",
+                fix=mend(f"exclude lo in {item.name}", reworded(item.claim, values[0], f"^{wanted}"), safe=False)
+                if len(values) == 1 and not values[0].startswith("^=")
+                else None,
                 severity=None if item.several else Severity.INFO,
             )
         else:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from preflight.job import Job
-from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight.outcome import Confidence, Severity
+from preflight.job import Claim, Job
+from preflight.judgement import Verdict, dropped, failed, mend, not_applicable, passed, reworded, rule, unknown
+from preflight.outcome import Confidence, Fix, Severity
 from preflight_rules.reading import (
     certainly_several,
     distinct,
@@ -23,6 +23,7 @@ from preflight_rules.reading import (
     "LRK001",
     "local-rank-option-of-old-torch",
     severity=Severity.WARNING,
+    fix="safe",
     applies_to="torch >= 2.0",
     evidence=("huggingface/pytorch-image-models#1724", "hkchengrex/XMem#18"),
 )
@@ -69,11 +70,22 @@ def local_rank_option_of_old_torch(job: Job) -> Iterator[Verdict]:
                 at=declared[0],
                 also=((launch, "started here"),),
                 remedy="Start it with torchrun and read os.environ['LOCAL_RANK'], or declare both spellings.",
+                fix=_both_spellings(declared),
             )
         else:
             yield passed(launch.id)
     if not met:
         yield not_applicable(job.name, "nothing is started with torch.distributed.launch")
+
+
+def _both_spellings(declared: Sequence[Claim]) -> Fix | None:
+    """The new spelling in front of the old one: argparse calls the value `local_rank` then, too."""
+    edits = []
+    for claim in declared:
+        quote = claim.span.snippet[claim.span.column - 1 : claim.span.column]
+        old = f"{quote}--local_rank{quote}"
+        edits.append(reworded(claim, old, f"{quote}--local-rank{quote}, {old}") if quote in ("'", '"') else None)
+    return mend("declare --local-rank beside --local_rank", *edits, safe=True)
 
 
 @rule(
@@ -134,6 +146,7 @@ def local_rank_option_not_declared(job: Job) -> Iterator[Verdict]:
     "LRK003",
     "local-rank-same-for-all-processes",
     severity=Severity.WARNING,
+    fix="unsafe",
     confidence=Confidence.MEDIUM,
     evidence=("pytorch/pytorch#85604",),
 )
@@ -177,6 +190,8 @@ def local_rank_same_for_all_processes(job: Job) -> Iterator[Verdict]:
                 at=given[0],
                 also=((processes[0], "ranks of each node"),),
                 remedy="Leave it out: the launcher sets LOCAL_RANK for each rank.",
+                # Unsafe: the script may want the option to be there.
+                fix=mend(f"drop {given[0].spelling}", dropped(given[0]), safe=False),
             )
         else:
             yield passed(launch.id)

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 
 from preflight.job import Claim, Job, Strength, Unresolved
-from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight.outcome import Severity
+from preflight.judgement import Verdict, failed, mend, not_applicable, passed, reworded, rule, unknown
+from preflight.outcome import Fix, Severity
 from preflight_rules.reading import distinct, quoted, why_unresolved
 
 _LAUNCHERS = frozenset(("torchrun", "deepspeed", "paddle"))
@@ -23,6 +23,7 @@ _BLANK = re.compile(r"|<.*|\{.*\}|\[.*\]|[A-Z][A-Z0-9_]*|[a-z]+(?:_[a-z]+)+|x+|\
     "launcher-count-not-a-number",
     severity=Severity.ERROR,
     profile="gate",
+    fix="safe",
     evidence=("PaddlePaddle/Paddle#47326", "https://docs.python.org/3/library/argparse.html#type"),
 )
 def launcher_count_not_a_number(job: Job) -> Iterator[Verdict]:
@@ -70,9 +71,18 @@ def launcher_count_not_a_number(job: Job) -> Iterator[Verdict]:
                     remedy="Write a whole number"
                     + (", with no blank before or behind the `=`." if word.startswith("=") else "."),
                     severity=Severity.WARNING if blank else None,
+                    fix=_closed_up(claim, word),
                 )
     if not met:
         yield not_applicable(job.name, "no launch line gives a launcher a number")
+
+
+def _closed_up(claim: Claim, word: str) -> Fix | None:
+    """`--trainer_num =1` without its blank."""
+    blank = re.search(rf"\s+{re.escape(word)}$", claim.spelling) if re.fullmatch(r"=\d+", word) else None
+    if blank is None:
+        return None
+    return mend("take the blank before = out", reworded(claim, blank[0], word), safe=True)
 
 
 def _refused(claim: Claim) -> str | None:

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 
 from preflight.job import Claim, Job, Launch, Scope
-from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight.outcome import Severity
+from preflight.judgement import Verdict, failed, mend, not_applicable, passed, reworded, rule, unknown
+from preflight.outcome import Fix, Severity
 from preflight_rules.paddle_ps import endpoints, place_of
 from preflight_rules.reading import (
     deciding,
@@ -92,6 +92,7 @@ def role_index_out_of_range(job: Job) -> Iterator[Verdict]:
     "training-role-unknown",
     severity=Severity.ERROR,
     profile="gate",
+    fix="unsafe",
     evidence=("https://github.com/PaddlePaddle/Paddle/blob/v2.6.2/python/paddle/distributed/fleet/base/role_maker.py",),
 )
 def training_role_unknown(job: Job) -> Iterator[Verdict]:
@@ -134,11 +135,17 @@ def training_role_unknown(job: Job) -> Iterator[Verdict]:
                     f"{quoted(claim)}: Paddle knows {', '.join(_ROLES)}, not {roles[0] or 'an empty role'}.",
                     at=claim,
                     remedy=f"Write {meant}." if meant else "Write one of them.",
+                    fix=_role_fix(claim, roles[0], meant) if meant and len(roles) == 1 else None,
                 )
             else:
                 yield passed(subject)
     if not met:
         yield not_applicable(job.name, "no launch sets TRAINING_ROLE")
+
+
+def _role_fix(claim: Claim, role: str, meant: str) -> Fix | None:
+    """Safe where only capitals are missing; what a WORKER is may be something else to the script."""
+    return mend(f"write {meant}", reworded(claim, role, meant), safe=role.upper() == meant)
 
 
 def _role_meant(role: str) -> str:

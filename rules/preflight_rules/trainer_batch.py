@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from preflight.job import Claim, Job, Launch
-from preflight.judgement import Verdict, failed, not_applicable, passed, rule
-from preflight.outcome import Severity
+from preflight.judgement import Verdict, failed, mend, not_applicable, passed, reworded, rule
+from preflight.outcome import Fix, Severity
 from preflight_rules.batch_sizes import KEYS, configured, given_to_trainer, uses_hugging_face
 from preflight_rules.reading import job_value, numbers, placed, quoted, spoken, subjects, undecided
 
@@ -16,6 +16,7 @@ from preflight_rules.reading import job_value, numbers, placed, quoted, spoken, 
     "trainer-and-deepspeed-batch-differ",
     severity=Severity.ERROR,
     profile="gate",
+    fix="unsafe",
     evidence=("hiyouga/LlamaFactory#201", "hendrycks/apps#9", "huggingface/transformers#27830"),
 )
 def trainer_and_deepspeed_batch_differ(job: Job) -> Iterator[Verdict]:
@@ -65,11 +66,18 @@ def trainer_and_deepspeed_batch_differ(job: Job) -> Iterator[Verdict]:
                     also=((theirs[0], "DeepSpeed's value"),),
                     remedy=f'Write `"{KEYS[quantity]}": "auto"` in {theirs[0].span.path}, or make the two equal.',
                     severity=None if uses_hugging_face(job, launch, scope) else Severity.WARNING,
+                    fix=_as_auto(theirs[0], quantity) if uses_hugging_face(job, launch, scope) else None,
                 )
             else:
                 yield passed(subject)
     if not met:
         yield not_applicable(job.name, "no batch size is given both to the program and to DeepSpeed")
+
+
+def _as_auto(claim: Claim, quantity: str) -> Fix | None:
+    """Leave the value to the argument. Which of the two was meant is a guess, so that is unsafe."""
+    number = str(claim.alternatives[0]) if len(claim.alternatives) == 1 else ""
+    return mend(f'write "{KEYS[quantity]}": "auto"', reworded(claim, number, '"auto"'), safe=False)
 
 
 #: What Hugging Face's `TrainingArguments` take when nothing is given (transformers 4.50, training_args.py).

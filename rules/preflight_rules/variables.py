@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 
 from preflight.job import Claim, Job, Launch, Strength
-from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight.outcome import Confidence, Severity
+from preflight.judgement import Verdict, failed, mend, not_applicable, passed, reworded, rule, unknown
+from preflight.outcome import Confidence, Fix, Severity
 from preflight_rules.reading import (
     certainly_one,
     certainly_several,
@@ -50,6 +50,7 @@ def variables(job: Job) -> Iterator[tuple[str, Launch | None, str, Claim]]:
     "variable-misspelt",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
+    fix="unsafe",
     evidence=("cocktailpeanut/fluxgym#283",),
 )
 def variable_misspelt(job: Job) -> Iterator[Verdict]:
@@ -94,6 +95,8 @@ def variable_misspelt(job: Job) -> Iterator[Verdict]:
             f"{quoted(claim)}: nothing reads {name}{shell}; {meant} is probably meant.",
             at=claim,
             remedy=f"Write {meant}, or leave the line out.",
+            # Unsafe: from then on the setting has the effect that it never had.
+            fix=mend(f"rename {name} to {meant}", reworded(claim, name, meant), safe=False),
         )
     if not met:
         yield not_applicable(job.name, "no variable of a known library is set")
@@ -139,6 +142,7 @@ def distance(first: str, second: str, most: int) -> int:
     "ENV002",
     "variable-value-not-understood",
     severity=Severity.WARNING,
+    fix="unsafe",
     evidence=(
         "https://github.com/NVIDIA/nccl/blob/master/src/misc/param.cc",
         "https://docs.pytorch.org/docs/stable/distributed.html#torch-distributed-debug",
@@ -184,11 +188,24 @@ def variable_value_not_understood(job: Job) -> Iterator[Verdict]:
                 f"{quoted(claim)}: {name} is expected to be {expected}, and {accepted.effect}.",
                 at=claim,
                 remedy=accepted.remedy,
+                fix=_as_digit(claim, name, values) if not accepted.choices else None,
             )
         else:
             yield passed(subject)
     if not met:
         yield not_applicable(job.name, "no variable with a known set of values is set")
+
+
+#: What people write for a switch, and the number that stands for it.
+_SWITCHES = {"true": "1", "yes": "1", "on": "1", "false": "0", "no": "0", "off": "0"}
+
+
+def _as_digit(claim: Claim, name: str, values: tuple[str, ...]) -> Fix | None:
+    """The word as a number. A word is 0 to its reader, so that writing 0 changes nothing."""
+    digit = _SWITCHES.get(values[0].strip().lower()) if len(values) == 1 else None
+    if digit is None:
+        return None
+    return mend(f"write {name}={digit}", reworded(claim, values[0], digit), safe=digit == "0")
 
 
 def _understood(value: str, choices: tuple[str, ...]) -> bool:

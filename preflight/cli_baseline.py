@@ -1,0 +1,92 @@
+"""The verbs that make and keep a baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from preflight import options
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@click.group()
+def baseline() -> None:
+    """Accept the findings that lint has today, so that only new ones count.
+
+    \b
+    preflight baseline write        lists them in preflight-baseline.json; commit it
+    preflight lint --baseline preflight-baseline.json
+    preflight baseline prune        takes out what was mended since
+    """
+
+
+def _baseline_verb(function: F) -> F:
+    """What the verbs that make a baseline take."""
+    for option in (options.BASELINE, options.FILES, options.CHOOSING, options.ROOT, options.PATHS):
+        function = option(function)
+    return function
+
+
+@baseline.command("write")
+@_baseline_verb
+def baseline_write(paths: tuple[Path, ...], root: Path | None, **chosen: Any) -> int:
+    """Write the findings of PATHS to the baseline, in place of what it held.
+
+    The file is that of --baseline, else that of the configuration, else preflight-baseline.json.
+    """
+    from preflight import api, deliver
+    from preflight import baseline as baselines
+
+    wanted = paths or (Path(),)
+    said = chosen.pop("baseline")
+    found = api.configure(options.choices(chosen), wanted, root=root, read_baseline=False)
+    file = said or found.baseline or Path(baselines.DEFAULT_NAME)
+    accepted = baselines.of_findings(api.lint(wanted, root=root, configuration=found.configuration).findings)
+    deliver.write(file, baselines.dump(accepted))
+    _print(f"{file}: {baselines.summary(accepted.entries)} accepted\n")
+    return 0
+
+
+@baseline.command("prune")
+@_baseline_verb
+def baseline_prune(paths: tuple[Path, ...], root: Path | None, **chosen: Any) -> int:
+    """Take out of the baseline what PATHS no longer hold, and list it."""
+    from preflight import api, deliver
+    from preflight import baseline as baselines
+
+    wanted = paths or (Path(),)
+    said = chosen.pop("baseline")
+    found = api.configure(options.choices(chosen), wanted, root=root, read_baseline=False)
+    file = said or found.baseline or Path(baselines.DEFAULT_NAME)
+    before = baselines.load(file)
+    configuration = replace(found.configuration, baseline=before.entries, baseline_file=str(file))
+    gone = api.lint(wanted, root=root, configuration=configuration).coverage.idle_baseline
+    top = api.root_of(wanted, root)
+    gone = (*gone, *(entry for entry in before.entries if not (top / entry.path).exists()))
+    after = baselines.without(before, gone)
+    if after != before:
+        deliver.write(file, baselines.dump(after))
+    _print(baselines.listed(gone) + f"{file}: {baselines.summary(gone)} taken out, {len(after.entries)} left\n")
+    return 0
+
+
+@baseline.command("show")
+@click.argument("file", required=False, type=click.Path(path_type=Path, dir_okay=False))
+def baseline_show(file: Path | None) -> int:
+    """Count the findings that FILE (default: preflight-baseline.json) accepts, by rule and file."""
+    from preflight import baseline as baselines
+
+    _print(baselines.table(baselines.load(file or Path(baselines.DEFAULT_NAME))))
+    return 0
+
+
+def _print(text: str) -> None:
+    from preflight.deliver import print_bytes
+    from preflight.reporters.clean import clean
+
+    print_bytes(clean(text, keep_newlines=True).encode("utf-8", "replace"))

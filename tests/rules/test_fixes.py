@@ -1,0 +1,67 @@
+"""Fixes over the same folders as the cases: what a rule offers mends its finding, and its metadata says how safely."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from preflight.assemble import assemble
+from preflight.fix import Files, plan
+from preflight.judgement import Rule
+from preflight.outcome import Finding
+from preflight.recording import Configuration
+from preflight.report import Report, report_on
+from tests.building import a_recording
+from tests.rules.test_cases import FOLDERS, RULES, SOURCES, load, toml
+
+FAILING = [folder for folder in FOLDERS if folder.name.startswith("fail-")]
+
+
+def judged(rule: Rule, folder: Path) -> Report:
+    """What one rule says of a folder, or of the files that its `expect.toml` names."""
+    named = toml.loads((folder / "expect.toml").read_text()).get("named", [])
+    paths = [folder / name for name in named] if named else [folder]
+    jobs = assemble(folder, paths, sources=[load(entry)() for entry in SOURCES])
+    return report_on(a_recording(*jobs, configuration=Configuration(profile="pedantic")), [rule], [])
+
+
+def rule_of(folder: Path) -> Rule:
+    """The rule a folder is about."""
+    return RULES[folder.parent.name]
+
+
+def offered(folder: Path) -> list[Finding]:
+    """The findings of a folder that come with a fix."""
+    return [finding for finding in judged(rule_of(folder), folder).findings if finding.fix is not None]
+
+
+@pytest.mark.parametrize("folder", FAILING, ids=lambda path: f"{path.parent.name}-{path.name}")
+def test_a_fix_is_as_safe_as_its_rule_says_and_mends_the_finding(folder: Path, tmp_path: Path) -> None:
+    rule = rule_of(folder)
+    for finding in offered(folder):
+        assert finding.fix is not None
+        assert rule.meta.fix == "unsafe" or (rule.meta.fix == "safe" and finding.fix.safe), rule.meta.fix
+        assert not finding.fix.description.endswith(".")
+    if not offered(folder):
+        return
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    report = judged(rule, copy)
+    made = plan(report, Files(copy), unsafe=True).written()
+    assert made.refused == ()
+    after = judged(rule, copy)
+    assert len(after.findings) == len(report.findings) - len(made.fixed), after.findings
+    assert plan(after, Files(copy), unsafe=True).changes == ()
+
+
+@pytest.mark.parametrize("id", sorted(id for id, rule in RULES.items() if rule.meta.fix != "none"))
+def test_a_rule_that_says_it_has_a_fix_offers_one(id: str) -> None:
+    assert any(offered(folder) for folder in FAILING if folder.parent.name == id)
+
+
+def test_there_are_safe_and_unsafe_fixes() -> None:
+    fixes = [rule.meta.fix for rule in RULES.values()]
+    assert fixes.count("safe") >= 4
+    assert fixes.count("unsafe") >= 4

@@ -1,0 +1,245 @@
+"""Fixing edits what was judged, all of it or nothing, and leaves everything else of a file as it was."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from preflight import cli
+from preflight.fix import Files, Plan, plan
+from preflight.job import InputFile, Span
+from preflight.judgement import dropped, failed, mend, reworded
+from preflight.outcome import Edit, Fix
+from preflight.report import Report
+from tests.building import a_recording, a_rule, job, judged, span
+
+TEXT = "one two\nthree four\nfive\n"
+
+
+def report(root: Path, *fixes: Fix | None, names: tuple[str, ...] = ("a.sh",)) -> Report:
+    """A report on `root` with a finding for each fix."""
+    files = []
+    for name in names:
+        content = (root / name).read_bytes()
+        files.append(InputFile(name, "shell", hashlib.sha256(content).hexdigest(), len(content)))
+
+    def verdicts(subject: object) -> object:
+        return [
+            failed("a.sh", f"fault {number}", at=span("a.sh", number + 1), remedy="-", fix=fix)
+            for number, fix in enumerate(fixes)
+        ]
+
+    return judged(a_recording(replace(job(), files=tuple(files))), [a_rule(verdicts)])  # type: ignore[arg-type]
+
+
+def edit(line: int, column: int, old: str, new: str, path: str = "a.sh") -> Edit:
+    """An edit of a.sh."""
+    return Edit(path, line, column, old, new)
+
+
+def made(root: Path, *fixes: Fix | None, unsafe: bool = False, names: tuple[str, ...] = ("a.sh",)) -> Plan:
+    """The fixes, made."""
+    return plan(report(root, *fixes, names=names), Files(root), unsafe=unsafe).written()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A folder with a file."""
+    (tmp_path / "a.sh").write_text(TEXT)
+    return tmp_path
+
+
+def test_edits_of_several_findings_in_one_file(root: Path) -> None:
+    done = made(
+        root,
+        mend("b", edit(2, 7, "four", "4"), safe=True),
+        mend("a", edit(1, 1, "one", "1"), edit(3, 1, "five", ""), safe=True),
+        mend("c", edit(1, 5, "two", "2"), safe=False),
+    )
+    assert (root / "a.sh").read_text() == "1 two\nthree 4\n\n"
+    assert (len(done.fixed), done.unsafe_left) == (2, 1)
+    assert done.summary(would=False).splitlines() == [
+        "preflight: fixed 2 findings in 1 file",
+        "preflight: 1 more with --unsafe-fixes; read them first",
+    ]
+    assert made(root, mend("c", edit(1, 3, "two", "2"), safe=False), unsafe=True).fixed
+    assert (root / "a.sh").read_text() == "1 2\nthree 4\n\n"
+
+
+def test_of_two_fixes_for_one_place_the_first_is_made(root: Path) -> None:
+    done = made(
+        root,
+        mend("a", edit(1, 1, "one two", "1 2"), safe=True),
+        mend("b", edit(1, 5, "two", "II"), edit(3, 1, "five", "V"), safe=True),
+        mend("same", edit(1, 1, "one two", "1 2"), safe=True),
+        mend("touching", edit(1, 8, "", "!"), safe=True),
+    )
+    assert (root / "a.sh").read_text() == "1 2!\nthree four\nfive\n"
+    assert [refused.why for refused in done.refused] == ["another fix edits a.sh:1, too; run again"]
+    assert len(done.fixed) == 3
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [edit(1, 2, "one", "1"), edit(9, 1, "one", "1"), edit(1, 5, "two\nthree", "-"), edit(0, 1, "one", "1")],
+    ids=["column", "line", "over-the-line", "no-line"],
+)
+def test_what_does_not_stand_there_is_not_edited(wrong: Edit, root: Path) -> None:
+    done = made(root, mend("both", edit(3, 1, "five", "5"), wrong, safe=True))
+    assert (root / "a.sh").read_text() == TEXT
+    assert "does not read" in done.refused[0].why
+    assert done.changes == ()
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b"one two\r\nthree\r\n", b"1 two\r\nthree\r\n"),
+        (b"\xef\xbb\xbfone two", b"\xef\xbb\xbf1 two"),
+        ("one ä\u2028two\n".encode(), "1 ä\u2028two\n".encode()),
+        (b"one\x0cmore\x00\n", b"1\x0cmore\x00\n"),
+    ],
+    ids=["carriage-returns", "byte-order-mark", "line-separator", "control"],
+)
+def test_everything_else_stays_as_it_was(before: bytes, after: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a.sh").write_bytes(before)
+    (tmp_path / "a.sh").chmod(0o750)
+    done = made(tmp_path, mend("a", edit(1, 1, "one", "1"), safe=True))
+    assert (tmp_path / "a.sh").read_bytes() == after
+    assert stat.S_IMODE((tmp_path / "a.sh").stat().st_mode) == 0o750
+    assert [path.name for path in tmp_path.iterdir()] == ["a.sh"]
+    assert done.diff().count("\n-") == 1 and "+1" in done.diff()
+
+
+def test_a_file_that_changed_meanwhile_is_left_alone(root: Path) -> None:
+    fix = mend("a", edit(1, 1, "one", "1"), safe=True)
+    late = plan(report(root, fix), Files(root), unsafe=False)
+    before = report(root, fix)
+    (root / "a.sh").write_text(TEXT + "more\n")
+    assert "changed since it was judged" in plan(before, Files(root), unsafe=False).refused[0].why
+    done = late.written()
+    assert (done.fixed, done.changes) == ((), ())
+    assert "changed since it was judged" in done.refused[0].why
+    assert (root / "a.sh").read_text() == TEXT + "more\n"
+
+
+def test_links_are_followed_inside_the_root_alone(tmp_path: Path) -> None:
+    inside, outside = tmp_path / "in", tmp_path / "out"
+    for folder in (inside, outside):
+        folder.mkdir()
+        (folder / "real.sh").write_text(TEXT)
+    (inside / "a.sh").symlink_to("real.sh")
+    (inside / "b.sh").symlink_to(outside / "real.sh")
+    fixes = (
+        mend("a", edit(1, 1, "one", "1"), safe=True),
+        mend("b", edit(1, 1, "one", "1", "b.sh"), safe=True),
+    )
+    done = made(inside, *fixes, names=("a.sh", "b.sh"))
+    assert (inside / "a.sh").is_symlink()
+    assert (inside / "real.sh").read_text().startswith("1 two")
+    assert (outside / "real.sh").read_text() == TEXT
+    assert "leads outside the root" in done.refused[0].why
+
+
+def test_what_is_no_text_or_no_file_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "a.sh").write_bytes(b"one \xff\n")
+    assert "not UTF-8" in made(tmp_path, mend("a", edit(1, 1, "one", "1"), safe=True)).refused[0].why
+    before = report(tmp_path, mend("a", edit(1, 1, "one", "1"), safe=True))
+    (tmp_path / "a.sh").unlink()
+    assert "cannot be read" in plan(before, Files(tmp_path), unsafe=False).refused[0].why
+    os.mkfifo(tmp_path / "a.sh")
+    assert "no regular file" in plan(before, Files(tmp_path), unsafe=False).refused[0].why
+
+
+def at(text: str, word: str) -> Span:
+    """The place of a word on a line of its own."""
+    return Span("a.sh", 4, text.index(word) + 1, 4, text.index(word) + 1 + len(word), text)
+
+
+@pytest.mark.parametrize(
+    ("line", "word", "left"),
+    [
+        ("torchrun --node_rank=1 train.py", "--node_rank=1", "torchrun train.py"),
+        ("torchrun train.py --node_rank 1", "--node_rank 1", "torchrun train.py"),
+        ("    --node_rank=1 \\", "--node_rank=1", "     \\"),
+        ("- --node_rank=1", "--node_rank=1", None),
+        ('command: ["x", "--node_rank=1"]', "--node_rank=1", None),
+        ("args: --node_rank=1", "--node_rank=1", None),
+    ],
+)
+def test_a_word_is_dropped_where_that_leaves_a_command(line: str, word: str, left: str | None) -> None:
+    found = dropped(at(line, word))
+    if left is None:
+        assert found is None
+    else:
+        assert found is not None
+        start = found.column - 1
+        assert line[start:].startswith(found.expected)
+        assert line[:start] + line[start + len(found.expected) :] == left
+
+
+def test_only_what_is_shown_once_is_reworded() -> None:
+    assert reworded(at("export A=1", "A=1"), "A", "B") == Edit("a.sh", 4, 8, "A", "B")
+    assert reworded(at("export A=A", "A=A"), "A", "B") is None
+    assert reworded(at("export A=$X", "A=$X"), "1", "2") is None
+    assert reworded(at("x" * 240, "xx"), "xx", "y") is None
+    assert reworded(replace(at("export A=1", "A=1"), end_line=5), "A", "B") is None
+    assert mend("nothing", None, safe=True) is None
+
+
+# --- the command ---
+
+
+FAULTY = """#!/bin/bash
+export NCCL_IB_TIMEOUTT=22 WANDB_API_KEY=0123456789abcdef
+torchrun --rdzv_backend=c10d --rdzv_endpoint=node0:29500 --nnodes=2 --node_rank=1 train.py
+"""
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a job that has a safe and an unsafe fix."""
+    (tmp_path / "run.sh").write_text(FAULTY)
+    (tmp_path / "train.py").write_text("print('training')\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_diff_shows_and_changes_nothing(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["lint", "--diff"]) == 1
+    out, err = capfd.readouterr()
+    assert out.startswith("--- a/run.sh\n+++ b/run.sh\n@@ -1,3 +1,3 @@\n")
+    assert "+torchrun --rdzv_backend=c10d --rdzv_endpoint=node0:29500 --nnodes=2 train.py\n" in out
+    assert "0123456789abcdef" not in out
+    assert "would fix 1 finding in 1 file" in err and "1 more with --unsafe-fixes" in err
+    assert (tree / "run.sh").read_text() == FAULTY
+    assert cli.run(["lint", "--diff", "--unsafe-fixes"]) == 1
+    assert "+export NCCL_IB_TIMEOUT=22" in capfd.readouterr().out
+
+
+def test_fix_edits_and_says_what_is_left(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["lint", "--fix", "--fail-on", "warning"]) == 1
+    out, err = capfd.readouterr()
+    assert "fixed 1 finding in 1 file" in err
+    assert "ENV001" in out and "RDV007" not in out
+    assert "--fix --unsafe-fixes can rename NCCL_IB_TIMEOUTT to NCCL_IB_TIMEOUT" in out
+    assert cli.run(["lint", "--fix", "--unsafe-fixes", "--fail-on", "warning"]) == 0
+    assert cli.run(["lint", "--diff", "--unsafe-fixes"]) == 0
+    expected = FAULTY.replace("TIMEOUTT", "TIMEOUT").replace(" --node_rank=1", "")
+    assert (tree / "run.sh").read_text() == expected
+
+
+def test_what_is_suppressed_is_not_fixed(tree: Path) -> None:
+    assert cli.run(["lint", "--diff", "--ignore", "RDV007"]) == 0
+    (tree / "preflight.toml").write_text('[[waive]]\nrule = "RDV007"\nreason = "kept for later"\n')
+    assert cli.run(["lint", "--diff"]) == 0
+
+
+def test_unsafe_fixes_alone_are_a_mistake(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["lint", "--unsafe-fixes"]) == 2
+    assert "goes with --fix" in capfd.readouterr().err
