@@ -6,11 +6,12 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from preflight.job import Claim, Known
+from preflight.job import Claim, Known, Scope, Span
 from preflight.sources.base import Command, LauncherReader, LaunchLine, Reading, Tree, Variable, Word
 from preflight.sources.launchers import slurm
 from preflight.sources.launchers.accelerate import AccelerateReader
 from preflight.sources.launchers.composer import ComposerReader
+from preflight.sources.launchers.containers import state_containers
 from preflight.sources.launchers.context import (
     state_context,
     state_copies,
@@ -97,6 +98,7 @@ def read_commands(
     claims: list[Claim] = []
     result = Reading()
     ids: dict[str, int] = {}
+    inside: dict[Span, list[Scope]] = {}
     for command in commands:
         if len(result.launches) >= _MOST_LAUNCHES:
             break
@@ -112,12 +114,15 @@ def read_commands(
         if not reading.launches:
             continue
         claims.extend(reading.claims)
+        for wrapper in line.wrappers:
+            inside.setdefault(wrapper.word.span, []).append(line.line.scope)
         result = replace(
             result,
             launches=(*result.launches, *reading.launches),
             references=(*result.references, *reading.references),
             notes=(*result.notes, *reading.notes),
         )
+    claims.extend(state_containers(commands, inside))
     return replace(result, claims=tuple(dict.fromkeys(claims)))
 
 

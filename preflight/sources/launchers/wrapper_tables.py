@@ -41,7 +41,8 @@ _CONTAINER = table(
     },
     {
         "cleanenv": "-e --cleanenv",
-        "flag": "--nv --rocm --nvccli --writable -w --writable-tmpfs"
+        "nv": "--nv --rocm --nvccli",
+        "flag": "--writable -w --writable-tmpfs"
         " --contain -c --containall -C --fakeroot -f --no-home"
         " --ipc -i --pid -p --net -n --uts --userns -u --keep-privs --no-privs --compat --no-init --disable-cache"
         " --no-eval --unsquash --vm -d --debug -q --quiet -s --silent -v --verbose --no-umask --sharens --no-mount",
@@ -52,14 +53,31 @@ _DOCKER = table(
     {
         "export": "-e --env",
         "workdir": "-w --workdir",
-        "other": "-v --volume --mount --gpus --shm-size --ulimit --name --network --net --ipc --device --user -u -h"
-        " --hostname --entrypoint --env-file -m --memory --cpus --cpuset-cpus -p --publish --runtime --cap-add"
+        "volume": "-v --volume --mount",
+        "gpus": "--gpus",
+        "runtime": "--runtime",
+        "device": "--device",
+        "shm_size": "--shm-size",
+        "ipc": "--ipc",
+        "network": "--network --net",
+        "ulimit": "--ulimit",
+        "cap_add": "--cap-add",
+        "tmpfs": "--tmpfs",
+        "hooks": "--hooks-dir --annotation",
+        "other": "--name --user -u -h"
+        " --hostname --entrypoint --env-file -m --memory --cpus --cpuset-cpus -p --publish --expose"
         " --cap-drop --security-opt --restart --pid --uts --platform --pull --add-host --dns -l --label --log-driver"
-        " --log-opt --tmpfs --group-add --userns --memory-swap --stop-timeout --cgroupns --cidfile --hooks-dir",
+        " --log-opt --group-add --userns --memory-swap --stop-timeout --cgroupns --cidfile --link --ip --mac-address"
+        " --volumes-from --memory-swappiness --memory-reservation --kernel-memory -c --cpu-shares --cpu-period"
+        " --cpu-quota --cpuset-mems --blkio-weight --cgroup-parent --device-cgroup-rule --detach-keys --dns-option"
+        " --dns-search --domainname --health-cmd --health-interval --health-retries --health-timeout --ip6"
+        " --isolation --label-file --network-alias --net-alias --oom-score-adj --pids-limit --stop-signal"
+        " --storage-opt --sysctl --volume-driver -a --attach --rootfs --systemd --secret --authfile --arch --os",
     },
     {
-        "flag": "--rm -i -t -d --interactive --tty"
-        " --detach --privileged --init -it -ti --read-only -P --oom-kill-disable"
+        "privileged": "--privileged",
+        "flag": "--rm -i -t -d --interactive --tty --publish-all --no-healthcheck --sig-proxy --quiet -q"
+        " --detach --init -it -ti --read-only -P --oom-kill-disable --replace --tls-verify --disable-content-trust",
     },
     abbreviations=False,
 )

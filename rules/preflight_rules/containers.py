@@ -1,0 +1,323 @@
+"""Containers started on a command line, or by Compose: what they need and were not given."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from preflight.job import Claim, Job, Launch, Scope, Unresolved
+from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.outcome import Confidence, Severity
+from preflight_rules.reading import certainly_several, job_value, nodes_spanned, numbers, placed, quoted, spoken, texts
+
+#: Words of an image's name that say it is built for an accelerator, and those that say it is not.
+_ACCELERATED = re.compile(r"cuda|cu\d{2,3}\b|nvidia|nvcr\.io|rocm|(?:^|[-_/:.])gpu(?:$|[-_/:.\d])|cudnn|megatron|nemo")
+_NO_ACCELERATOR = re.compile(r"(?:^|[-_/:.])(?:cpu|xpu|tpu|neuron\w*)(?:$|[-_/:.\d])")
+#: A program that trains, as it is usually called.
+_TRAINING = re.compile(
+    r"(?:^|[\s/])(?:torchrun|deepspeed|horovodrun|colossalai|composer|fleetrun)\b|\baccelerate launch\b"
+    r"|torch\.distributed\.(?:run|launch)|paddle\.distributed\.launch"
+    r"|\bpython[\d.]*\s(?:.*\s)?\S*(?:train|finetune|fine_tune|pretrain|sft|dpo|grpo)\w*\.py|\S*train\w*\.(?:sh|bash)\b"
+)
+_OTHER_WORK = re.compile(
+    r"pip3? install|pytest|unittest|--help\b|setup\.py|mypy|ruff|\bdownload|preprocess|tokeniz|export"
+)
+#: Signs on the line itself that the program wants CUDA.
+_CUDA_WORDS = re.compile(r"\bcuda\b|\bnccl\b|--gpus?[= ]|--num[_-]gpus|--fp16|--bf16|--nproc[_-]per[_-]node")
+_SHELLS = re.compile(r"(?:/\S*/)?(?:ba|z|da|k)?sh(?:\s+-[il]+)?$")
+_SMALL_SHM_MIB = 256
+
+
+def _containers(job: Job) -> Iterator[tuple[Claim, Scope, Launch | None]]:
+    """Every container with its scope, and the launch that it runs."""
+    launches = {launch.id: launch for launch in job.launches}
+    for claim in job.about("container_run"):
+        yield claim, claim.scope, launches.get(claim.scope.launch)
+
+
+def _text(claims: tuple[Claim, ...]) -> str:
+    return " ".join(text for claim in claims for text in texts(claim.value))
+
+
+@rule(
+    "CTR001",
+    "container-started-without-gpus",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("NVIDIA/nvidia-docker#400", "https://docs.docker.com/engine/containers/gpu/"),
+)
+def container_started_without_gpus(job: Job) -> Iterator[Verdict]:
+    """A container that trains on GPUs is started without any.
+
+    What it checks:
+        `docker run` or `podman run` of a training command, with signs that it wants an accelerator (the name of the
+        image, nccl, CUDA options or variables), has `--gpus`, `--runtime`, `--device`, or `--privileged`;
+        `apptainer exec` has `--nv` or `--rocm`.
+
+    Why it matters:
+        The container sees neither device nor driver: "CUDA driver version is insufficient for CUDA runtime version",
+        or the training falls back to the CPU without a word.
+
+    Example:
+        `docker run --rm nvcr.io/nvidia/pytorch:24.05-py3 python train.py`.
+
+    Fix:
+        `docker run --gpus all ...`; `podman run --device nvidia.com/gpu=all ...`; `apptainer exec --nv ...`.
+
+    Known limits:
+        A host can make the NVIDIA runtime the default of all containers, which nothing in the files shows: hence
+        medium confidence. A training command whose image and options name no accelerator is left alone.
+
+    Evidence:
+        NVIDIA/nvidia-docker#400; Docker documentation, "GPU access".
+    """
+    met = False
+    for claim, scope, launch in _containers(job):
+        sign = _wants_gpus(job, claim, scope, launch)
+        if not sign:
+            continue
+        met = True
+        given = job.setting("container_gpus", scope)
+        if any(isinstance(each.value, Unresolved) for each in given):
+            yield unknown(scope.launch, f"{quoted(given[0])} may hold the option that gives it GPUs", at=given[0])
+        elif given:
+            yield passed(scope.launch)
+        else:
+            option = "--nv" if claim.spelling.startswith(("apptainer", "singularity")) else "--gpus all"
+            yield failed(
+                scope.launch,
+                f"{quoted(claim)} starts a training command with no option that gives the container GPUs, though"
+                f" {sign} wants them.",
+                at=claim,
+                remedy=f"Add `{option}` in front of the image.",
+            )
+    if not met:
+        yield not_applicable(job.name, "no container is seen to want GPUs for training")
+
+
+def _wants_gpus(job: Job, claim: Claim, scope: Scope, launch: Launch | None) -> str:
+    """What says that a container trains on GPUs; empty where nothing does."""
+    command = _text(job.setting("container_command", scope))
+    if _OTHER_WORK.search(command) or not (launch is not None or _TRAINING.search(command)):
+        return ""
+    image = _text((claim,)).lower()
+    if _NO_ACCELERATOR.search(image):
+        return ""
+    if _ACCELERATED.search(image):
+        return f"the image `{image}`"
+    if _CUDA_WORDS.search(command) and "gloo" not in command and "cpu" not in command:
+        return f"`{command[:60]}`"
+    for name in ("env.CUDA_VISIBLE_DEVICES", "env.NVIDIA_VISIBLE_DEVICES", "env.NCCL_DEBUG", "env.NCCL_SOCKET_IFNAME"):
+        found = job.setting(name, scope)
+        if found and texts(found[0].value) not in (("",), ("-1",), ("void",), ("none",)):
+            return quoted(found[0])
+    return ""
+
+
+@rule(
+    "CTR002",
+    "container-shared-memory-default",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("NVIDIA/nccl#290", "NVIDIA/nccl#342", "https://docs.docker.com/reference/cli/docker/container/run/"),
+)
+def container_shared_memory_default(job: Job) -> Iterator[Verdict]:
+    """Several ranks run in a container whose /dev/shm has Docker's 64 MiB.
+
+    What it checks:
+        A container that runs several ranks has `--shm-size`, `--ipc=host` or a volume at /dev/shm. A container with
+        GPUs that only opens a shell counts where the same files start several ranks outside of any container: that is
+        where those lines are meant to be typed.
+
+    Why it matters:
+        NCCL stops with "Call to posix_fallocate failed: No space left on device", and loader workers die of "Bus
+        error".
+
+    Example:
+        `docker run --gpus all image torchrun --nproc_per_node=8 train.py`.
+
+    Fix:
+        `--ipc=host`, or `--shm-size=16g`.
+
+    Known limits:
+        A default set in the daemon's configuration (default-shm-size) is not seen.
+
+    Evidence:
+        NVIDIA/nccl#290, NVIDIA/nccl#342; Docker documentation of `--shm-size`.
+    """
+    met = False
+    for claim, scope, launch in _containers(job):
+        ranks = _several_ranks(job, scope, launch)
+        if ranks is None:
+            continue
+        met = True
+        sizes = job.setting("shm_mib", scope)
+        if not sizes:
+            yield failed(
+                scope.launch,
+                f"{quoted(claim)} leaves /dev/shm at Docker's 64 MiB, and {placed(ranks)} starts"
+                f" {spoken(numbers(ranks.value))} ranks that share it.",
+                at=claim,
+                also=((ranks, "the ranks"),),
+                remedy="Add `--ipc=host` or `--shm-size=16g` in front of the image.",
+            )
+        elif any("options from outside" in str(getattr(size.value, "why", "")) for size in sizes):
+            yield unknown(scope.launch, f"{quoted(sizes[0])} may hold --shm-size or --ipc", at=sizes[0])
+        elif _too_small(sizes):
+            yield failed(
+                scope.launch,
+                f"{quoted(sizes[0])} leaves {spoken(numbers(sizes[0].value))} MiB in /dev/shm, and {placed(ranks)}"
+                f" starts {spoken(numbers(ranks.value))} ranks that share it.",
+                at=sizes[0],
+                also=((ranks, "the ranks"),),
+                remedy="Use `--ipc=host` or some GiB.",
+            )
+        else:
+            yield passed(scope.launch)
+    if not met:
+        yield not_applicable(job.name, "no container is known to run several ranks")
+
+
+def _too_small(sizes: tuple[Claim, ...]) -> bool:
+    return all(numbers(size.value) and max(numbers(size.value)) < _SMALL_SHM_MIB for size in sizes)
+
+
+def _several_ranks(job: Job, scope: Scope, launch: Launch | None) -> Claim | None:
+    """What says that several ranks share the container; None where nothing does."""
+    if launch is not None:
+        return _several(job, launch)
+    command = _text(job.setting("container_command", scope)).strip()
+    if (command and not _SHELLS.match(command)) or not job.setting("container_gpus", scope):
+        return None
+    inside = {claim.scope.launch for claim in job.about("container_run")}
+    path = scope.launch.rpartition(":")[0]
+    for other in job.launches:
+        if other.id not in inside and other.span.path == path and "srun" not in other.wrappers:
+            found = _several(job, other)
+            if found is not None:
+                return found
+    return None
+
+
+def _several(job: Job, launch: Launch) -> Claim | None:
+    nodes, _ = nodes_spanned(job, launch)
+    for quantity in ("processes_per_node", "tasks_per_node", "tasks"):
+        found = job.setting(quantity, launch.scope)
+        if quantity == "tasks" and certainly_several(nodes):
+            continue
+        if found and certainly_several(job_value(found)):
+            return found[0]
+    return None
+
+
+@rule(
+    "CTR003",
+    "container-network-hides-ranks",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("horovod/horovod#1408", "https://docs.docker.com/engine/network/drivers/bridge/"),
+)
+def container_network_hides_ranks(job: Job) -> Iterator[Verdict]:
+    """Ranks of several nodes run in containers on Docker's bridge, which other nodes cannot reach.
+
+    What it checks:
+        A launch over several nodes inside `docker run` has `--network=host`, or a network of another kind than the
+        bridge that every host has for itself.
+
+    Why it matters:
+        The ranks announce addresses of the bridge (172.17.0.x), and NCCL and Gloo open ports nobody has published: the
+        rendezvous may work and the first collective hangs.
+
+    Example:
+        `docker run --gpus all image torchrun --nnodes=2 ...`.
+
+    Fix:
+        `--network=host`, or an overlay network that spans the hosts.
+
+    Known limits:
+        A default network of the daemon other than the bridge is not seen.
+
+    Evidence:
+        horovod/horovod#1408; Docker documentation, "Bridge network driver".
+    """
+    met = False
+    for claim, scope, launch in _containers(job):
+        if launch is None or not certainly_several(nodes_spanned(job, launch)[0]):
+            continue
+        met = True
+        network = job.setting("container_network", scope)
+        names = [text for each in network for text in texts(each.value)]
+        if any(isinstance(each.value, Unresolved) for each in network):
+            yield unknown(scope.launch, f"{quoted(network[0])} may choose the network", at=network[0])
+        elif not network or all(name in ("bridge", "default") for name in names):
+            yield failed(
+                scope.launch,
+                f"{quoted(claim)} puts the ranks on Docker's bridge, which the other nodes cannot reach.",
+                at=network[0] if network else claim,
+                also=((launch, "over several nodes"),),
+                remedy="Add `--network=host` in front of the image.",
+            )
+        else:
+            yield passed(scope.launch)
+    if not met:
+        yield not_applicable(job.name, "no launch over several nodes runs in a container started here")
+
+
+@rule(
+    "CTR004",
+    "rdma-devices-without-locked-memory",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("NVIDIA/nccl-tests#206", "openucx/ucx#8229"),
+)
+def rdma_devices_without_locked_memory(job: Job) -> Iterator[Verdict]:
+    """A container gets InfiniBand devices and may lock hardly any memory.
+
+    What it checks:
+        Where /dev/infiniband is handed to a container, it also gets `--ulimit memlock=-1`, `--cap-add=IPC_LOCK` or
+        `--privileged`.
+
+    Why it matters:
+        RDMA pins its buffers. Under the usual limit of 64 KiB or 8 MiB registration fails ("ibv_reg_mr failed", "Cannot
+        allocate memory"), or NCCL falls back to sockets.
+
+    Example:
+        `docker run --gpus all --device=/dev/infiniband image torchrun ...`.
+
+    Fix:
+        Add `--ulimit memlock=-1`.
+
+    Known limits:
+        A daemon that raises the limit for all containers (default-ulimits) is not seen.
+
+    Evidence:
+        NVIDIA/nccl-tests#206, openucx/ucx#8229.
+    """
+    met = False
+    for claim, scope, _ in _containers(job):
+        devices = [each for each in job.setting("host_path", scope) if "/dev/infiniband" in _text((each,))]
+        if not devices:
+            continue
+        met = True
+        locked = job.setting("container_memlock", scope)
+        capable = [each for each in job.about("pod_capability", scope) if _locks(each)]
+        if any(isinstance(each.value, Unresolved) for each in (*locked, *job.about("pod_capability", scope))):
+            yield unknown(scope.launch, "the limit of locked memory comes from outside", at=devices[0])
+        elif locked or capable:
+            yield passed(scope.launch)
+        else:
+            yield failed(
+                scope.launch,
+                f"{quoted(devices[0])} gives {quoted(claim)} RDMA devices, but nothing lets it lock memory for them.",
+                at=devices[0],
+                remedy="Add `--ulimit memlock=-1`.",
+            )
+    if not met:
+        yield not_applicable(job.name, "no container gets InfiniBand devices")
+
+
+_LOCKING = ("IPC_LOCK", "ALL", "SYS_RESOURCE", "PRIVILEGED")
+
+
+def _locks(claim: Claim) -> bool:
+    return any(text.upper().removeprefix("CAP_") in _LOCKING for text in texts(claim.value))

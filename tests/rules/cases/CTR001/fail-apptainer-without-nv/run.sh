@@ -1,0 +1,1 @@
+apptainer exec -B /data cuda12.sif python train.py

@@ -1,0 +1,1 @@
+docker run --rm example/train:1 python train.py --backend nccl

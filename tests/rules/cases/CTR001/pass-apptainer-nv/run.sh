@@ -1,0 +1,1 @@
+apptainer exec --nv cuda12.sif python train.py

@@ -1,0 +1,1 @@
+podman run --rm --device nvidia.com/gpu=all example/cuda-train:1 python train.py
