@@ -45,7 +45,7 @@ class ShellSource:
         from preflight.sources.launchers.reading import read_commands
         from preflight.sources.launchers.stating import Stating
         from preflight.sources.launchers.steps import state_steps
-        from preflight.sources.shell import evaluate
+        from preflight.sources.shell import evaluate, reads
 
         script = evaluate(file, tree)
         # The parts of a heterogeneous job have counts of their own, which no claim about the whole could state.
@@ -56,8 +56,9 @@ class ShellSource:
         launches = read_commands(script.commands, header, tree, batch=bool(script.directives))
         steps = state_steps(script.commands, header, file.text) if header else ()
         exports = () if launches.launches else exported(script.final, scope)
+        read = tuple(reads.claims(file, scope)) if header or launches.launches else ()
         reading = Reading(
-            claims=(*stating.claims, *launches.claims, *steps, *exports),
+            claims=(*stating.claims, *launches.claims, *steps, *exports, *read),
             launches=launches.launches,
             references=(*script.references, *launches.references),
             notes=(*script.notes, *launches.notes, *_carriage_returns(file, launches.launches)),

@@ -20,6 +20,7 @@ from preflight_rules.reading import (
     where,
     why_unresolved,
 )
+from preflight_rules.script_reading import is_run
 
 _EVALUATION = re.compile(r"val|test|eval|dev|infer|predict", re.IGNORECASE)
 
@@ -271,6 +272,8 @@ def long_work_behind_short_timeout(job: Job) -> Iterator[Verdict]:
             yield open_end
         elif limits and min(limits) > _DEFAULT_S:
             yield passed(subject)
+        elif not timeouts and not is_run(job) and not _starts_group(job, work[0]):
+            yield unknown(subject, "nothing here starts a process group", at=work[0])
         else:
             shown = f"{quoted(timeouts[0])} ({min(limits)} s)" if limits else "the default, 10 or 30 minutes"
             yield failed(
@@ -283,7 +286,20 @@ def long_work_behind_short_timeout(job: Job) -> Iterator[Verdict]:
                     *((claim, where(claim)) for claim in timeouts),
                 ),
                 remedy="Do it once before the job, or pass a longer `timeout=` to init_process_group.",
-                severity=Severity.INFO if job.about("training_framework", scope) else None,
+                severity=Severity.INFO if job.about("training_framework", scope) or _is_helper(job, work[0]) else None,
             )
     if not met:
         yield not_applicable(job.name, "no script works on one rank while the others wait")
+
+
+def _starts_group(job: Job, work: Claim) -> bool:
+    """Whether the file of the work starts a process group itself."""
+    stated = (*job.about("backend"), *job.about("process_group_timeout_s"))
+    return any(claim.span.path == work.span.path and claim.source == "python" for claim in stated)
+
+
+def _is_helper(job: Job, work: Claim) -> bool:
+    """Whether the work stands in a helper that many scripts may share, mostly for something small."""
+    path = work.span.path
+    run = [*(launch.program for launch in job.launches), *(claim.span.path for claim in job.about("entry_point"))]
+    return path not in run and not _starts_group(job, work)

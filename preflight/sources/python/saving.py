@@ -18,6 +18,8 @@ _SAVES = re.compile(
     r"|\w*Checkpoint(?:Saver|Manager|er|Writer)|save_(?:latest|last|best)\w*|write_checkpoint\w*|dump_checkpoint\w*"
 )
 _LIBRARY_SAVES = ("torch.save", "paddle.save", "xm.save", "torch_xla.core.xla_model.save")
+#: What a checkpoint is called, or the file it goes to.
+_STATE = re.compile(r"state|model|net|optim|ckpt|checkpoint|snapshot|weight|param", re.IGNORECASE)
 #: What is saved that is no checkpoint of a run, and where what is saved is no file.
 _OTHER = re.compile(r"dataset|cache|vocab|feature|history|buf|stream|bytesio|stat(?:s|istics)?$|vectors", re.IGNORECASE)
 _DISTRIBUTED = re.compile(
@@ -36,6 +38,8 @@ def claims(module: Module) -> Iterator[Claim]:
         name = module.called(call)
         library = name in _LIBRARY_SAVES
         if not library and not _SAVES.fullmatch(last(name)):
+            continue
+        if library and not _STATE.search(" ".join(module.text(given) for given in call.args)):
             continue
         if _has_own_path(module, call) or any(_OTHER.search(end_of(given)) for given in call.args):
             continue

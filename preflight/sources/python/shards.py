@@ -29,6 +29,8 @@ _EVENED = re.compile(
 _UNMINDED = re.compile(
     r"eval|valid|test|infer|predict|generat|preprocess|tokeni|extract|download|convert|encode", re.IGNORECASE
 )
+#: Work whose shares are those of a loader.
+_SHARING = re.compile(r"sampl|shard|share|split|partition|dataset|loader|indices|batch", re.IGNORECASE)
 #: Functions with more statements than this divide many things; which is which is not looked for.
 _LONGEST = 400
 
@@ -126,9 +128,13 @@ def _adds_share(expression: ast.expr, shares: set[str], starts: set[str]) -> boo
 
 
 def _is_unminded(module: Module, function: Function) -> bool:
-    return (
-        _UNMINDED.search(function.name) is not None or _UNMINDED.search(module.file.path.rpartition("/")[2]) is not None
-    )
+    """Whether this divides something else than the samples of a training run."""
+    around = _around(module, function)
+    names = (function.name, around.name if isinstance(around, ast.ClassDef) else "")
+    if any(_UNMINDED.search(name) for name in (*names, module.file.path.rpartition("/")[2])):
+        return True
+    own = function.name.startswith("__") and around is not function
+    return not own and not any(_SHARING.search(name) for name in (*names, module.file.path.rpartition("/")[2]))
 
 
 def _around(module: Module, function: Function) -> ast.AST:

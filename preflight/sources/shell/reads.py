@@ -1,0 +1,32 @@
+"""Claims about the scheduler's variables that a script reads; its own are not among them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from preflight.job import Claim, Known, Places, Scope, Strength
+from preflight.sources.base import SourceFile
+
+_READ = re.compile(r"\$\{?(SLURM_[A-Z0-9_]+)")
+_SET = re.compile(r"(?<![\w$])(SLURM_[A-Z0-9_]+)\+?=|\b(?:read|unset)\s+(?:-\w+\s+)*(SLURM_[A-Z0-9_]+)")
+
+
+def claims(file: SourceFile, scope: Scope) -> Iterator[Claim]:
+    """Each variable of Slurm that the script reads and does not set, at the first place."""
+    if "SLURM_" not in file.text:
+        return
+    own = {name for match in _SET.finditer(file.text) for name in match.groups() if name}
+    places = Places(file.path, file.text)
+    start = 0
+    for line in file.text.split("\n"):
+        for match in () if line.lstrip().startswith("#") else _READ.finditer(line):
+            name = match.group(1)
+            if name in own:
+                continue
+            own.add(name)
+            end = match.end() + (line[match.end() : match.end() + 1] == "}")
+            span = places.span(start + match.start(), start + end)
+            spelling = line[match.start() : end]
+            yield Claim("variable_read", Known(name), span, spelling, "shell", scope=scope, strength=Strength.FLAG)
+        start += len(line) + 1
