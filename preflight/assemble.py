@@ -39,13 +39,8 @@ MOST_FILES = 300
 #: What a script says that is no reason to call it a job of its own.
 _IDLE = frozenset(
     (
-        "script",
-        "argument_default",
-        "strict_arguments",
-        "local_rank_argument",
-        "loop_over_epochs",
-        "training_framework",
-        "entry_point",
+        *("script", "argument_default", "strict_arguments", "local_rank_argument", "loop_over_epochs", "entry_point"),
+        *("training_framework", "package", "wheel_cuda", "paddle_version", "installing_line"),
     )
 )
 _BATCH = re.compile(r"^#SBATCH\s", re.MULTILINE)

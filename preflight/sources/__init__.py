@@ -5,6 +5,7 @@ PACK = (
     "preflight.sources.kubernetes.source:KubernetesSource",
     "preflight.sources.deepspeed_json:DeepSpeedSource",
     "preflight.sources.accelerate_config:AccelerateSource",
+    "preflight.sources.requirements:RequirementsSource",
     "preflight.sources.hostfile:HostfileSource",
     "preflight.sources.python.source:PythonSource",
 )

@@ -124,4 +124,9 @@ PACK: tuple[str, ...] = (
     "preflight_rules.group_setup:scheduler_variable_does_not_exist",
     "preflight_rules.uneven_data:shares_of_ranks_uneven",
     "preflight_rules.ray_placement:placement_group_waited_for_without_end",
+    "preflight_rules.versions:framework_version_open_on_each_node",
+    "preflight_rules.versions:framework_versions_differ",
+    "preflight_rules.versions:wheel_and_image_cuda_differ",
+    "preflight_rules.versions:image_tag_open",
+    "preflight_rules.versions:torch_companion_built_for_another_torch",
 )

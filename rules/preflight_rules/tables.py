@@ -90,6 +90,12 @@ def mistaken_slurm_variables() -> dict[str, str]:
     return dict(_table("slurm")["mistaken"])
 
 
+@functools.cache
+def built_for(name: str) -> dict[str, str]:
+    """For each release of torch (major.minor), the release of the companion `name` that is built for it."""
+    return dict(_table("companions")[name]["pairs"])
+
+
 def _table(name: str) -> dict[str, Any]:
     # The standard library has it from 3.11 on; before, tomli is the same code under another name.
     toml: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")

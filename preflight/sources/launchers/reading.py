@@ -19,6 +19,7 @@ from preflight.sources.launchers.context import (
     wrappers_reach_nodes,
 )
 from preflight.sources.launchers.deepspeed import DeepSpeedReader
+from preflight.sources.launchers.installing import read_installs
 from preflight.sources.launchers.options import text_of
 from preflight.sources.launchers.origins import with_origins
 from preflight.sources.launchers.paddle import PaddleReader
@@ -123,6 +124,10 @@ def read_commands(
             notes=(*result.notes, *reading.notes),
         )
     claims.extend(state_containers(commands, inside))
+    if result.launches:
+        installed = read_installs(commands, tree)
+        claims.extend(installed.claims)
+        result = replace(result, references=(*result.references, *installed.references))
     return replace(result, claims=tuple(dict.fromkeys(claims)))
 
 

@@ -1,0 +1,2 @@
+pip install torch
+torchrun --nproc_per_node=8 train.py
