@@ -41,6 +41,13 @@ _IDLE = frozenset(
     (
         *("script", "argument_default", "strict_arguments", "local_rank_argument", "loop_over_epochs", "entry_point"),
         *("training_framework", "package", "wheel_cuda", "paddle_version", "installing_line"),
+        "script",
+        "argument_default",
+        "strict_arguments",
+        "declared_options",
+        "local_rank_argument",
+        "loop_over_epochs",
+        "training_framework",
     )
 )
 _BATCH = re.compile(r"^#SBATCH\s", re.MULTILINE)

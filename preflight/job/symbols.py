@@ -7,6 +7,7 @@ The wording is stable, so that a rule can tell "the first host of the allocation
 from __future__ import annotations
 
 import enum
+import re
 
 from preflight.job.value import Unresolved, Value
 
@@ -68,6 +69,22 @@ RUNTIME_VARIABLES = {
     "USER": Symbol.USER,
     "HOME": Symbol.HOME,
 }
+
+
+_AFFIXED = re.compile(r", written as `([^`]*)…([^`]*)`$")
+
+
+def affixed(why: str, before: str, behind: str) -> Unresolved:
+    """A value that is put together from an unresolved one and what is written directly around it."""
+    if not before and not behind:
+        return Unresolved(why)
+    return Unresolved(f"{why}, written as `{before}…{behind}`")
+
+
+def affixes_of(value: Value) -> tuple[str, str]:
+    """What stands directly before and behind the unresolved part of a value; empty texts where nothing does."""
+    found = _AFFIXED.search(value.why) if isinstance(value, Unresolved) else None
+    return (found[1], found[2]) if found is not None else ("", "")
 
 
 def symbols_in(value: Value) -> frozenset[Symbol]:

@@ -18,6 +18,7 @@ SCRIPT = (
     Quantity("dataloader_shuffle", bool, "DataLoader shuffle=True"),
     Quantity("dataloader_sampler", str, "variable given as DataLoader sampler="),
     Quantity("dataloader_batch_size", int, "DataLoader batch_size: samples of one rank's step", "samples"),
+    Quantity("declared_options", tuple, "every option that such a parser declares, in all its spellings"),
     Quantity("loop_over_epochs", bool, "the script iterates over epochs"),
     Quantity("serial_work", str, "long work done by one rank while others wait (download, preprocess, map ...)"),
     Quantity("argument_default", str, "argparse default; `scope.role` is empty, the spelling names the option"),

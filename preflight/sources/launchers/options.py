@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from preflight.job import Known, OneOf, Span, Unresolved, Value, alternatives, lift
+from preflight.job.symbols import affixed
 from preflight.sources.base import NO_VALUE, Word
 from preflight.tables.row import Generated
 
@@ -260,6 +261,15 @@ def glue(parts: Sequence[Value]) -> Value:
     """The value that pieces make together."""
     if len(parts) == 1:
         return parts[0]
+    holes = [index for index, part in enumerate(parts) if isinstance(part, Unresolved)]
+    if len(holes) == 1 and all(isinstance(part, Known | Unresolved) for part in parts):
+        around = [
+            "".join(str(part.value) for part in side if isinstance(part, Known))
+            for side in (parts[: holes[0]], parts[holes[0] + 1 :])
+        ]
+        hole = parts[holes[0]]
+        if isinstance(hole, Unresolved) and not any("`" in text for text in around):
+            return affixed(hole.why, *around)
     return lift(lambda *each: "".join(str(piece) for piece in each), *parts)
 
 

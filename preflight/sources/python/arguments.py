@@ -78,6 +78,14 @@ def _strict(module: Module) -> Iterator[Claim]:
             parses.append(call)
     if len(parses) == 1 and not parses[0].args and not parses[0].keywords:
         yield module.claim("strict_arguments", True, parses[0])
+        names = [
+            str(item.value)
+            for call in module.calls
+            if methods.get(id(call)) == "add_argument"
+            for item in call.args
+            if isinstance(item, ast.Constant) and str(item.value).startswith("-")
+        ]
+        yield module.claim("declared_options", tuple(dict.fromkeys(names)), parses[0])
 
 
 def _option(module: Module, call: ast.Call) -> Iterator[Claim]:

@@ -1,0 +1,123 @@
+"""The name of the host where ranks meet, against the names by which that host knows itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from preflight.job import Claim, Job, Launch
+from preflight.job.symbols import Symbol, affixes_of, symbols_in
+from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.outcome import Confidence, Severity
+from preflight_rules.reading import (
+    certainly_several,
+    host_of,
+    is_loopback,
+    job_value,
+    nodes_spanned,
+    placed,
+    quoted,
+    texts,
+    undecided,
+)
+
+
+@rule(
+    "RDV008",
+    "rendezvous-host-is-no-nodes-own-name",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=(
+        "pytorch/pytorch#73656",
+        "https://github.com/pytorch/pytorch/blob/main/torch/distributed/elastic/rendezvous/utils.py",
+    ),
+)
+def rendezvous_host_is_no_nodes_own_name(job: Job) -> Iterator[Verdict]:
+    """The c10d endpoint names a node by another name than its own.
+
+    What it checks:
+        With `--rdzv_backend=c10d` on several nodes, that the endpoint's host is the name of a node as the scheduler
+        gives it, not that name with something glued to it (`${HEAD}i`, `ib-$HEAD`), and not a name that the job's own
+        list of hosts does not hold.
+
+    Why it matters:
+        Every torchrun compares the endpoint with its own host name, and the one that finds itself opens the store.
+        By an alias (of the InfiniBand interface, say) nobody does: all dial, and the rendezvous never forms.
+
+    Example:
+        `HEAD=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n1)i` and `--rdzv_endpoint=$HEAD:6000`.
+
+    Fix:
+        Give the name that `hostname` prints on that node, or its address; or say who opens the store with
+        `--rdzv_conf=is_host=1` on that node and `is_host=0` on the others.
+
+    Known limits:
+        An alias that resolves to the address of the node's own name is accepted by torch; `preflight check` looks
+        at what names mean. A domain behind the name (`$HEAD.cluster.local`) is taken to be right.
+
+    Evidence:
+        pytorch/pytorch#73656; torch.distributed.elastic.rendezvous.utils, _matches_machine_hostname.
+    """
+    met = False
+    for launch in job.launches:
+        if launch.launcher not in ("torchrun", "torch.distributed.launch"):
+            continue
+        backend = job.setting("rendezvous_backend", launch.scope)
+        nodes, because = nodes_spanned(job, launch)
+        hosts = [c for c in job.setting("master_addr", launch.scope) if c.source == "torchrun"]
+        if not hosts or not because or texts(job_value(backend)) != ("c10d",):
+            continue
+        met = True
+        open_end = undecided(launch.id, (*because, *backend), launch)
+        if open_end is not None:
+            yield open_end
+        elif not certainly_several(nodes) or _says_who_hosts(job, launch):
+            yield passed(launch.id)
+        else:
+            yield _host(job, launch, hosts[0])
+    if not met:
+        yield not_applicable(job.name, "no torchrun launch meets by c10d at a host it names")
+
+
+def _says_who_hosts(job: Job, launch: Launch) -> bool:
+    claims = job.setting("rendezvous_conf", launch.scope)
+    return any(not texts(claim.value) or "is_host" in texts(claim.value)[0] for claim in claims)
+
+
+def _host(job: Job, launch: Launch, claim: Claim) -> Verdict:
+    remedy = "Give the name that `hostname` prints there, or the node's address, or --rdzv_conf=is_host=1 on that node."
+    symbols = symbols_in(claim.value)
+    before, behind = affixes_of(claim.value)
+    if Symbol.FIRST_ALLOCATED_HOST in symbols and (before or (behind and not behind.startswith("."))):
+        return failed(
+            launch.id,
+            f"{quoted(claim)} is the first host's name with `{before or behind}` {'before' if before else 'behind'} it:"
+            " torchrun compares the endpoint with the node's own host name to find out who opens the store, and no"
+            " node has this one.",
+            at=claim,
+            remedy=remedy,
+        )
+    if Symbol.FIRST_ALLOCATED_HOST in symbols or Symbol.FIRST_ALLOCATED_ADDRESS in symbols:
+        return passed(launch.id)
+    names = texts(claim.value)
+    if not names:
+        return unknown(launch.id, f"it cannot be told which host {quoted(claim)} names", at=claim)
+    listed = [c for c in job.setting("hosts", launch.scope) if c.alternatives]
+    known = {str(host) for c in listed for value in c.alternatives if isinstance(value, tuple) for host in value}
+    if known and not any(_is_among(host_of(name), known) for name in names):
+        return failed(
+            launch.id,
+            f"{quoted(claim)} names {host_of(names[0])}, which is none of the hosts of {placed(listed[0])}: no torchrun"
+            " finds itself there, so nobody opens the store.",
+            at=claim,
+            also=((listed[0], "the job's hosts"),),
+            remedy=remedy,
+        )
+    return passed(launch.id)
+
+
+def _is_among(host: str, known: set[str]) -> bool:
+    """By name, by its first label, or by an address, which no list of names can exclude."""
+    if is_loopback(host) or host.replace(".", "").isdigit() or ":" in host:
+        return True
+    short = host.partition(".")[0].lower()
+    return short in {name.partition(".")[0].lower() for name in known}

@@ -1,0 +1,413 @@
+"""Ray clusters that are started by hand: `ray start` on the head and on the workers, `ray job submit`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from preflight.job import Claim, Job, Launch
+from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.outcome import Confidence, Severity
+from preflight_rules.reading import (
+    certainly_several,
+    job_value,
+    numbers,
+    placed,
+    quoted,
+    spoken,
+    texts,
+    undecided,
+    why_unresolved,
+)
+
+#: Where worker processes listen unless told otherwise (ray start --help, 2.60).
+_FIRST, _LAST = 10002, 19999
+_CLIENT_PORT = 10001
+
+
+def _starts(job: Job, role: str = "") -> Iterator[tuple[Launch, str]]:
+    """The lines of `ray`, each with what it does; empty where that is not known."""
+    for launch in job.launches:
+        if launch.launcher != "ray":
+            continue
+        found = texts(job_value(job.setting("ray_role", launch.scope)))
+        kind = found[0] if len(found) == 1 else ""
+        if not role or kind == role:
+            yield launch, kind
+
+
+@rule(
+    "RAY001",
+    "ray-port-used-twice",
+    severity=Severity.ERROR,
+    profile="gate",
+    evidence=(
+        "https://docs.ray.io/en/latest/ray-core/configure.html#ports-configurations",
+        "https://github.com/ray-project/ray/blob/master/python/ray/_private/parameter.py",
+    ),
+)
+def ray_port_used_twice(job: Job) -> Iterator[Verdict]:
+    """Two components of one Ray node are given the same port.
+
+    What it checks:
+        The ports on a line of `ray start` differ from each other and lie outside the range of worker ports (10002 to
+        19999 unless --min-worker-port and --max-worker-port say otherwise).
+
+    Why it matters:
+        `ray start` stops with "Ray component ... is trying to use a port number ... that is used by other
+        components".
+
+    Example:
+        `ray start --head --port=10005`, which lies among the worker ports.
+
+    Fix:
+        Take ports outside 10002 to 19999, each once, or move the range.
+
+    Known limits:
+        Ports that other programs use are a matter for `preflight check`.
+
+    Evidence:
+        Ray documentation, ports configurations; ray/_private/parameter.py, update_pre_selected_port.
+    """
+    met = False
+    for launch, kind in _starts(job):
+        if kind == "submit":
+            continue
+        own = [c for c in job.about("ray_port", launch.scope) if c.scope.launch == launch.id]
+        if kind == "head":
+            own.extend(job.setting("master_port", launch.scope))
+        if not own:
+            continue
+        met = True
+        open_end = undecided(launch.id, own, launch)
+        yield open_end if open_end is not None else _ports(job, launch, own)
+    if not met:
+        yield not_applicable(job.name, "no line of `ray start` names a port")
+
+
+def _ports(job: Job, launch: Launch, own: list[Claim]) -> Verdict:
+    ranges = [c for c in job.about("ray_worker_ports", launch.scope) if c.scope.launch == launch.id]
+    low, high, place = _FIRST, _LAST, None
+    if ranges:
+        pair = ranges[0].alternatives
+        if len(pair) != 1 or not isinstance(pair[0], tuple):
+            return unknown(launch.id, f"the range of {quoted(ranges[0])} is not known", at=ranges[0])
+        low, high, place = int(str(pair[0][0])), int(str(pair[0][1])), ranges[0]
+    seen: dict[int, Claim] = {}
+    for claim in own:
+        found = numbers(claim.value)
+        if len(found) != 1 or not found[0]:
+            continue
+        port = found[0]
+        if port in seen:
+            return failed(
+                launch.id,
+                f"{quoted(claim)} is the port of {quoted(seen[port])} too: `ray start` stops at a port used twice.",
+                at=claim,
+                also=((seen[port], "same port"),),
+                remedy="Give each component a port of its own.",
+            )
+        if low <= port <= high and low > 0:
+            return failed(
+                launch.id,
+                f"{quoted(claim)} lies among Ray's worker ports, {low} to {high}: `ray start` stops at a port used"
+                " twice.",
+                at=claim,
+                also=((place, "the range"),) if place is not None else (),
+                remedy=f"Take a port outside {low} to {high}, or move the range with --min-worker-port and"
+                " --max-worker-port.",
+            )
+        seen[port] = claim
+    return passed(launch.id)
+
+
+@rule(
+    "RAY002",
+    "ray-worker-dials-another-port",
+    severity=Severity.ERROR,
+    profile="gate",
+    evidence=(
+        "https://docs.ray.io/en/latest/cluster/vms/user-guides/launching-clusters/on-premises.html",
+        "https://docs.ray.io/en/latest/cluster/vms/user-guides/community/slurm.html",
+    ),
+)
+def ray_worker_dials_another_port(job: Job) -> Iterator[Verdict]:
+    """A worker is told to join at a port on which the head does not listen.
+
+    What it checks:
+        The port in `ray start --address=HOST:PORT` is the `--port` of the `ray start --head` in the same job (6379
+        where none is given).
+
+    Why it matters:
+        The worker retries for a while and stops; the head waits with too few nodes, and the program hangs at its
+        first placement group.
+
+    Example:
+        `ray start --head --port=6379` and `ray start --address=$HEAD:6380`.
+
+    Fix:
+        Keep the port in one variable and use it on both lines.
+
+    Known limits:
+        With several heads in one job nothing is said.
+
+    Evidence:
+        Ray documentation, launching an on-premises cluster, and deploying on Slurm.
+    """
+    heads = list(_starts(job, "head"))
+    met = False
+    for launch, _ in _starts(job, "worker"):
+        claims = job.setting("master_port", launch.scope)
+        if len(heads) != 1 or not claims:
+            continue
+        met = True
+        there = job.setting("master_port", heads[0][0].scope)
+        open_end = undecided(launch.id, (*claims, *there), launch)
+        ours, theirs = numbers(job_value(claims)), numbers(job_value(there))
+        if open_end is not None:
+            yield open_end
+        elif ours and theirs and not set(ours) & set(theirs):
+            yield failed(
+                launch.id,
+                f"{quoted(claims[0])} dials port {spoken(ours)}, but the head listens on {spoken(theirs)}"
+                f" ({placed(there[0])}).",
+                at=claims[0],
+                also=((there[0], "the head's port"),),
+                remedy=f"Use port {spoken(theirs)} here, or give the head --port={spoken(ours)}.",
+            )
+        else:
+            yield passed(launch.id)
+    if not met:
+        yield not_applicable(job.name, "no worker joins a head of the same job")
+
+
+@rule(
+    "RAY003",
+    "ray-head-on-every-node",
+    severity=Severity.ERROR,
+    profile="gate",
+    evidence=("https://docs.ray.io/en/latest/cluster/vms/user-guides/community/slurm.html",),
+)
+def ray_head_on_every_node(job: Job) -> Iterator[Verdict]:
+    """`ray start --head` is started on several nodes.
+
+    What it checks:
+        srun, mpirun or pdsh starts the head on one node only.
+
+    Why it matters:
+        Each node becomes a cluster of its own. The workers join one of them, and the program sees a part of the
+        GPUs, or waits for the rest.
+
+    Example:
+        `#SBATCH --nodes=4` and `srun ray start --head --block &`.
+
+    Fix:
+        `srun --nodes=1 --ntasks=1 -w "$head_node" ray start --head --block &`.
+
+    Known limits:
+        A head behind a condition on the node's rank is not known.
+
+    Evidence:
+        Ray documentation, deploying on Slurm.
+    """
+    met = False
+    for launch, _ in _starts(job, "head"):
+        spread = {"srun", "mpirun", "pdsh", "clush"} & set(launch.wrappers)
+        nodes = job.setting("nodes", launch.scope)
+        if not spread or not nodes:
+            continue
+        met = True
+        one = job.setting("step_nodes", launch.scope)
+        decide = one or nodes
+        open_end = undecided(launch.id, decide, launch)
+        if open_end is not None:
+            yield open_end
+        elif certainly_several(job_value(decide)):
+            yield failed(
+                launch.id,
+                f"`ray start --head` is started on each of {spoken(numbers(job_value(decide)))} nodes"
+                f" ({placed(decide[0])}): each becomes a cluster of its own.",
+                at=launch,
+                also=((decide[0], "nodes"),),
+                remedy='Start it on one: `srun --nodes=1 --ntasks=1 -w "$head_node" ray start --head --block &`.',
+            )
+        else:
+            yield passed(launch.id)
+    if not met:
+        yield not_applicable(job.name, "nothing starts a Ray head on several nodes")
+
+
+@rule(
+    "RAY004",
+    "ray-start-returns-at-once",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=(
+        "https://docs.ray.io/en/latest/cluster/vms/user-guides/community/slurm.html",
+        "https://docs.ray.io/en/latest/cluster/cli.html#ray-start",
+    ),
+)
+def ray_start_returns_at_once(job: Job) -> Iterator[Verdict]:
+    """`ray start` under srun is not told to stay, so Slurm ends the step and kills what it started.
+
+    What it checks:
+        A line of `ray start` directly behind srun has `--block`.
+
+    Why it matters:
+        Without it the command starts its daemons and returns. The step is over, Slurm cleans up after it, and the
+        node leaves the cluster a moment after it joined.
+
+    Example:
+        `srun -N1 -n1 -w "$node" ray start --address="$head:6379"`.
+
+    Fix:
+        Add `--block`, and `&` behind the line so that the script goes on.
+
+    Known limits:
+        Sites whose Slurm does not track processes let the daemons live.
+
+    Evidence:
+        Ray documentation, deploying on Slurm, and `ray start --help`.
+    """
+    met = False
+    for launch, kind in _starts(job):
+        if kind not in ("head", "worker") or "srun" not in launch.wrappers:
+            continue
+        met = True
+        block = job.setting("ray_block", launch.scope)
+        # Behind a shell of the step's own, more may follow that keeps it alive.
+        inner = any(re.search(r"(?:^|[\s/])(?:ba|z|k|da)?sh\s", c.spelling) for c in job.about("step", launch.scope))
+        if not block or why_unresolved(block, launch) is not None or inner:
+            yield unknown(launch.id, "whether the step goes on behind `ray start` cannot be told", at=launch)
+        elif all(claim.alternatives == (False,) for claim in block):
+            yield failed(
+                launch.id,
+                "`ray start` without `--block` returns at once; the srun step ends with it, and Slurm kills the"
+                " daemons it left.",
+                at=launch,
+                remedy="Add --block, and `&` behind the line so that the script goes on.",
+            )
+        else:
+            yield passed(launch.id)
+    if not met:
+        yield not_applicable(job.name, "srun starts no `ray start`")
+
+
+@rule(
+    "RAY005",
+    "ray-start-options-conflict",
+    severity=Severity.ERROR,
+    profile="gate",
+    evidence=("https://github.com/ray-project/ray/blob/master/python/ray/scripts/scripts.py",),
+)
+def ray_start_options_conflict(job: Job) -> Iterator[Verdict]:
+    """A worker's `ray start` lacks the head's address, or is given an option that only the head may have.
+
+    What it checks:
+        Without `--head`, a line of `ray start` has `--address` and has no `--port`.
+
+    Why it matters:
+        `ray start` stops: "--address is a required flag unless starting a head node", or "--port should only be
+        specified when starting head node".
+
+    Example:
+        `ray start --address=$HEAD:6379 --port=6379`.
+
+    Fix:
+        Give workers `--address=HEAD:PORT` alone.
+
+    Known limits:
+        An address in RAY_ADDRESS does not count for `ray start`.
+
+    Evidence:
+        ray/scripts/scripts.py, start.
+    """
+    met = False
+    for launch, _ in _starts(job, "worker"):
+        met = True
+        address = job.setting("rendezvous_endpoint", launch.scope)
+        port = next((c for c in job.about("ray_port", launch.scope) if re.match(r"--port\b", c.spelling)), None)
+        open_end = undecided(launch.id, address, launch)
+        if not address:
+            yield failed(
+                launch.id,
+                "`ray start` is given neither --head nor --address, and stops.",
+                at=launch,
+                remedy="Add --head, or --address=HOST:PORT of the head.",
+            )
+        elif port is not None:
+            yield failed(
+                launch.id,
+                f"{quoted(port)} may only be given together with --head; this line joins {quoted(address[0])}.",
+                at=port,
+                also=((address[0], "a worker's line"),),
+                remedy="Drop --port; the port of the head stands in --address.",
+            )
+        else:
+            yield open_end if open_end is not None else passed(launch.id)
+    if not met:
+        yield not_applicable(job.name, "no `ray start` of a worker")
+
+
+@rule(
+    "RAY006",
+    "ray-job-sent-to-wrong-address",
+    severity=Severity.ERROR,
+    profile="gate",
+    evidence=(
+        "https://docs.ray.io/en/latest/cluster/running-applications/job-submission/quickstart.html",
+        "https://github.com/ray-project/ray/blob/master/python/ray/dashboard/modules/dashboard_sdk.py",
+    ),
+)
+def ray_job_sent_to_wrong_address(job: Job) -> Iterator[Verdict]:
+    """`ray job submit` is given an address that takes no jobs.
+
+    What it checks:
+        The address of `ray job submit`, or RAY_ADDRESS in its environment, is that of the dashboard
+        (`http://HOST:8265`), not of Ray Client (`ray://`, port 10001) and not the head's own port (6379).
+
+    Why it matters:
+        Jobs are taken by the dashboard over HTTP. With `ray://` the command stops; on the other ports nobody speaks
+        HTTP, and it fails or hangs.
+
+    Example:
+        `ray job submit --address ray://head:10001 -- python train.py`.
+
+    Fix:
+        `--address http://head:8265`.
+
+    Known limits:
+        A dashboard that was moved to one of those ports is not known; a port is therefore only a warning.
+
+    Evidence:
+        Ray documentation, job submission; ray/dashboard/modules/dashboard_sdk.py, parse_cluster_info.
+    """
+    met = False
+    for launch, _ in _starts(job, "submit"):
+        given = job.setting("ray_submit_address", launch.scope) or job.setting("env.RAY_ADDRESS", launch.scope)
+        if not given:
+            continue
+        met = True
+        open_end = undecided(launch.id, given, launch)
+        found = texts(job_value(given))
+        if open_end is not None:
+            yield open_end
+        elif found and all(text.startswith("ray://") for text in found):
+            yield _wrong_address(launch, given[0], "is an address of Ray Client, which takes no jobs", None)
+        elif found and all(re.search(rf":(?:{_CLIENT_PORT}|6379)/?$", text) for text in found):
+            yield _wrong_address(launch, given[0], "is not the dashboard's port, which takes jobs", Severity.WARNING)
+        else:
+            yield passed(launch.id)
+    if not met:
+        yield not_applicable(job.name, "no `ray job submit` names an address")
+
+
+def _wrong_address(launch: Launch, claim: Claim, what: str, severity: Severity | None) -> Verdict:
+    return failed(
+        launch.id,
+        f"{quoted(claim)} {what}.",
+        at=claim,
+        also=((launch, "sent from here"),),
+        remedy="Give the dashboard: --address http://HOST:8265.",
+        severity=severity,
+    )

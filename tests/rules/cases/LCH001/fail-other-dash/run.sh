@@ -1,0 +1,2 @@
+#!/bin/bash
+deepspeed --master-port=29501 train.py

@@ -1,0 +1,2 @@
+#!/bin/bash
+torchrun train.py --nproc_per_node 8

@@ -1,0 +1,2 @@
+#!/bin/bash
+deepspeed train.py --lr 1 --num_gpus 8

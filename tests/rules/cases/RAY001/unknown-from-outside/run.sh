@@ -1,0 +1,2 @@
+#!/bin/bash
+ray start --head --port=$PORT

@@ -1,0 +1,3 @@
+#!/bin/bash
+ray start --head
+ssh w1 ray start --address=h1:6380

@@ -1,0 +1,2 @@
+#!/bin/bash
+ray start --num-gpus=8

@@ -1,0 +1,2 @@
+#!/bin/bash
+ray start --address=h1:6379 --num-gpus=8

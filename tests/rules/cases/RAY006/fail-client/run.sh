@@ -1,0 +1,2 @@
+#!/bin/bash
+ray job submit --address ray://head:10001 -- python train.py

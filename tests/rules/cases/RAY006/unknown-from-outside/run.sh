@@ -1,0 +1,2 @@
+#!/bin/bash
+ray job submit --address $RAY -- python train.py
