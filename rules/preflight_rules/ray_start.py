@@ -217,18 +217,18 @@ def ray_head_on_every_node(job: Job) -> Iterator[Verdict]:
         if not spread or not nodes:
             continue
         met = True
-        one = job.setting("step_nodes", launch.scope)
-        decide = one or nodes
-        open_end = undecided(launch.id, decide, launch)
-        if open_end is not None:
+        open_end = undecided(launch.id, nodes, launch)
+        if job.setting("single_node_step", launch.scope):
+            yield passed(launch.id)
+        elif open_end is not None:
             yield open_end
-        elif certainly_several(job_value(decide)):
+        elif certainly_several(job_value(nodes)):
             yield failed(
                 launch.id,
-                f"`ray start --head` is started on each of {spoken(numbers(job_value(decide)))} nodes"
-                f" ({placed(decide[0])}): each becomes a cluster of its own.",
+                f"`ray start --head` is started on each of {spoken(numbers(job_value(nodes)))} nodes"
+                f" ({placed(nodes[0])}): each becomes a cluster of its own.",
                 at=launch,
-                also=((decide[0], "nodes"),),
+                also=((nodes[0], "nodes"),),
                 remedy='Start it on one: `srun --nodes=1 --ntasks=1 -w "$head_node" ray start --head --block &`.',
             )
         else:
@@ -276,7 +276,8 @@ def ray_start_returns_at_once(job: Job) -> Iterator[Verdict]:
         met = True
         block = job.setting("ray_block", launch.scope)
         # Behind a shell of the step's own, more may follow that keeps it alive.
-        inner = any(re.search(r"(?:^|[\s/])(?:ba|z|k|da)?sh\s", c.spelling) for c in job.about("step", launch.scope))
+        steps = [c for c in job.about("step", launch.scope) if c.scope.launch == launch.id]
+        inner = not steps or any(re.search(r"(?:^|[\s/])(?:ba|z|k|da)?sh\s", c.spelling) for c in steps)
         if not block or why_unresolved(block, launch) is not None or inner:
             yield unknown(launch.id, "whether the step goes on behind `ray start` cannot be told", at=launch)
         elif all(claim.alternatives == (False,) for claim in block):

@@ -6,6 +6,7 @@ STARTING = (
     Quantity("nodes", int, "nodes that take part in the launch", "nodes", agrees=True),
     Quantity("min_nodes", int, "lower end of an elastic range of nodes", "nodes"),
     Quantity("tasks", int, "tasks (copies of the launched command) the scheduler or MPI starts in all", "tasks"),
+    Quantity("single_node_step", bool, "the launch is an srun step on one node that it names; others have their own"),
     Quantity("tasks_per_node", int, "copies of the launched command started on each node", "tasks", agrees=True),
     Quantity("processes_per_node", int, "ranks the launcher starts on each node", "processes", agrees=True),
     Quantity("world_size", int, "ranks of the job in all", "ranks", agrees=True),

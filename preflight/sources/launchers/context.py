@@ -191,7 +191,8 @@ def _state_srun(stating: Stating, srun: Wrapper, header: dict[str, slurm.Asked])
         for dest in ("nodes", "ntasks", "nodelist"):
             asked.pop(dest, None)
         slurm.state(stating, asked)
-        stating.say("tasks_per_node", Known(1), srun.word.span, srun.word.spelling, strength=Strength.SCHEDULER)
+        for quantity, value in (("tasks_per_node", Known(1)), ("single_node_step", Known(True))):
+            stating.say(quantity, value, srun.word.span, srun.word.spelling, strength=Strength.SCHEDULER)
         return
     whole = Stating("slurm", Scope())
     outer = slurm.state(whole, header)

@@ -237,6 +237,11 @@ def _begins_arguments(word: Word) -> bool:
     return text is None or text.startswith("-") or text.endswith(".py")
 
 
+#: Launchers whose names are also values of other programs' options.
+_WORDS = frozenset(("deepspeed", "ds", "accelerate", "composer", "paddle", "ray"))
+_RAY = ("start", "job")
+
+
 def find_launcher(words: Sequence[Word], is_launcher: Callable[[str], bool]) -> int | None:
     """Where a launcher stands behind a prefix nobody knows (`$PREFIX torchrun ...`, `./wrap.sh torchrun ...`)."""
     if not words or only_talks(program_name(words)) or program_name(words) in KINDS:
@@ -244,6 +249,11 @@ def find_launcher(words: Sequence[Word], is_launcher: Callable[[str], bool]) -> 
     words = words[:_FARTHEST]
     for index in range(1, len(words)):
         name = posixpath.basename(text_of(words[index]) or "")
+        if name in _WORDS and (text_of(words[index - 1]) or "").startswith("--"):
+            # `--backend deepspeed`: the value of an option.
+            continue
+        if name == "ray" and text_of(words[index + 1] if index + 1 < len(words) else words[index]) not in _RAY:
+            continue
         if is_launcher(name) and index + 1 < len(words) and _begins_arguments(words[index + 1]):
             return index
         if (text_of(words[index]) or "").endswith(".py") and index + 1 < len(words):
