@@ -1,0 +1,445 @@
+"""Fleet: what a script calls of it, and what its strategy says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from preflight.job import Claim, Job, Scope
+from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.outcome import Confidence, Severity
+from preflight_rules.reading import numbers, placed, quoted, ranks_started, subjects, texts, undecided
+
+_STRATEGY = "https://github.com/PaddlePaddle/Paddle/tree/v2.6.2/python/paddle/distributed/fleet"
+
+
+def once(job: Job, quantity: str) -> Iterator[tuple[str, Scope, Claim]]:
+    """Every claim about a quantity with a launch it holds in, each place once."""
+    seen: set[tuple[str, int, int]] = set()
+    for subject, scope, _ in subjects(job):
+        for claim in job.about(quantity, scope):
+            key = (claim.span.path, claim.span.line, claim.span.column)
+            if key not in seen:
+                seen.add(key)
+                yield subject, scope, claim
+
+
+def _collective(job: Job, scope: Scope) -> bool | None:
+    """Whether the job is collective; None where that is not known."""
+    found = {value for claim in job.about("ps_mode", scope) for value in claim.alternatives}
+    if found == {False}:
+        return True
+    return False if found == {True} else None
+
+
+@rule(
+    "PDL003",
+    "fleet-optimizer-stays-local",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=(f"{_STRATEGY}/fleet.py", "PaddlePaddle/Paddle#18533"),
+)
+def fleet_optimizer_stays_local(job: Job) -> Iterator[Verdict]:
+    """A script initialises fleet and then minimizes with an optimizer that knows nothing of it.
+
+    What it checks:
+        A static-graph script that calls `fleet.init` and an optimizer's `minimize` also calls
+        `fleet.distributed_optimizer`.
+
+    Why it matters:
+        Without it no gradient is exchanged: every rank trains a model of its own on its share of the data, and
+        nothing says so.
+
+    Example:
+        `fleet.init(is_collective=True)` and `paddle.optimizer.SGD(0.1).minimize(loss)`.
+
+    Fix:
+        `optimizer = fleet.distributed_optimizer(optimizer, strategy)` before `minimize`.
+
+    Known limits:
+        Only optimizers and calls of one script are seen.
+
+    Evidence:
+        paddle/distributed/fleet/fleet.py of 2.6.2; PaddlePaddle/Paddle#18533.
+    """
+    met = False
+    for subject, scope, calls in once(job, "fleet_calls"):
+        names = {str(name) for value in calls.alternatives if isinstance(value, tuple) for name in value}
+        here = [c for c in job.about("optimizer", scope) if c.span.path == calls.span.path and texts(c.value) != ("",)]
+        if "init" not in names or not here:
+            continue
+        met = True
+        if names & {"distributed_optimizer", "DistributedOptimizer", "distributed_model", "minimize", "util"}:
+            yield passed(subject)
+        elif here[0].condition:
+            yield unknown(subject, f"{quoted(here[0])} holds under `{here[0].condition}`", at=here[0])
+        else:
+            yield failed(
+                subject,
+                f"{quoted(here[0])} is minimized without fleet.distributed_optimizer, although {placed(calls)} starts"
+                " fleet: no gradient is exchanged.",
+                at=here[0],
+                also=((calls, "starts fleet"),),
+                remedy="Wrap it: `optimizer = fleet.distributed_optimizer(optimizer)`.",
+            )
+    if not met:
+        yield not_applicable(job.name, "no script starts fleet and minimizes")
+
+
+#: What a script that calls the first has to call too, and what happens otherwise.
+_LIFE = (
+    ("init_server", "run_server", "the server returns at once, and the trainers find nobody"),
+    ("init_server", "init_worker", "trainers never fetch the first parameters nor start their communicator"),
+    ("init_worker", "stop_worker", "the servers wait for ever, and keep their hosts, when training has ended"),
+)
+
+
+@rule(
+    "PDL005",
+    "fleet-role-not-seen-through",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=(f"{_STRATEGY}/fleet.py", "PaddlePaddle/Paddle#17985", "PaddlePaddle/Paddle#8662"),
+)
+def fleet_role_not_seen_through(job: Job) -> Iterator[Verdict]:
+    """A parameter-server script leaves out a step in the life of its servers or trainers.
+
+    What it checks:
+        A script that calls one of init_server, run_server, init_worker and stop_worker calls the one that has to
+        follow or precede it.
+
+    Why it matters:
+        Without run_server nobody serves; without init_worker trainers start with parameters of their own; without
+        stop_worker the servers never end.
+
+    Example:
+        `fleet.init_server()` without `fleet.run_server()`.
+
+    Fix:
+        Servers: `init_server()`, `run_server()`. Trainers: `init_worker()`, training, `stop_worker()`.
+
+    Known limits:
+        Calls in another file are not seen; a script that only prints its program, or infers, may leave out some.
+
+    Evidence:
+        paddle/distributed/fleet/fleet.py of 2.6.2; PaddlePaddle/Paddle#17985 and #8662.
+    """
+    met = False
+    for subject, _, calls in once(job, "fleet_calls"):
+        names = {str(name) for value in calls.alternatives if isinstance(value, tuple) for name in value}
+        if not names & {"init_server", "run_server", "init_worker"} or not names & {"init", "is_server", "is_worker"}:
+            continue
+        met = True
+        # Who never asks for workers hands training to something else that starts them.
+        workers = names & {"is_worker", "init_worker", "stop_worker", "is_first_worker"}
+        missing = next(
+            (
+                step
+                for step in _LIFE
+                if step[0] in names and step[1] not in names and (workers or step[1] != "init_worker")
+            ),
+            None,
+        )
+        if missing is None:
+            yield passed(subject)
+        elif calls.condition:
+            yield unknown(subject, f"{quoted(calls)} holds under `{calls.condition}`", at=calls)
+        else:
+            yield failed(
+                subject,
+                f"{quoted(calls)}: the script calls fleet.{missing[0]} and never fleet.{missing[1]}; {missing[2]}.",
+                at=calls,
+                remedy=f"Call fleet.{missing[1]}() as well.",
+            )
+    if not met:
+        yield not_applicable(job.name, "no script runs servers or trainers of fleet")
+
+
+@rule(
+    "PDL006",
+    "fleet-degrees-differ-from-world",
+    severity=Severity.ERROR,
+    profile="gate",
+    evidence=(f"{_STRATEGY}/base/topology.py",),
+)
+def fleet_degrees_differ_from_world(job: Job) -> Iterator[Verdict]:
+    """The parallel degrees of hybrid_configs do not multiply to the number of ranks.
+
+    What it checks:
+        dp_degree x mp_degree x pp_degree x sharding_degree x sep_degree of a DistributedStrategy is the world size,
+        where dp_degree is given.
+
+    Why it matters:
+        Fleet compares the two when it starts and stops every rank with an assertion that only prints the numbers.
+
+    Example:
+        `--gpus=0,1,2,3` with `hybrid_configs = {"dp_degree": 2, "mp_degree": 4, "pp_degree": 1}`.
+
+    Fix:
+        Change a degree, leave dp_degree out, or start as many ranks as they multiply to.
+
+    Known limits:
+        Degrees that come from arguments are not known.
+
+    Evidence:
+        paddle/distributed/fleet/base/topology.py of 2.6.2 (HybridCommunicateGroup).
+    """
+    met = False
+    for subject, scope, hybrid in once(job, "fleet_hybrid"):
+        named = [str(name) for value in hybrid.alternatives if isinstance(value, tuple) for name in value]
+        world, started = ranks_started(job, scope)
+        if not started:
+            continue
+        met = True
+        degrees = [c for name in named for c in job.about(name, scope) if c.source == "paddle"]
+        open_end = undecided(subject, (hybrid, *degrees, *started))
+        ranks = numbers(world)
+        if open_end is not None or not ranks:
+            yield open_end or unknown(subject, "the number of ranks is known only at run time", at=hybrid)
+            continue
+        product = 1
+        for claim in degrees:
+            product *= max(numbers(claim.value), default=1)
+        if "data_parallel_size" not in {claim.quantity for claim in degrees} or product in ranks:
+            yield passed(subject)
+        else:
+            yield failed(
+                subject,
+                f"{' x '.join(quoted(claim) for claim in degrees)} make {product} ranks, but"
+                f" {' and '.join(placed(claim) for claim in started)} {'starts' if len(started) == 1 else 'start'}"
+                f" {ranks[0]}.",
+                at=hybrid,
+                also=tuple((claim, "ranks started") for claim in started),
+                remedy=f"Make the degrees multiply to {ranks[0]}, or leave dp_degree out.",
+            )
+    if not met:
+        yield not_applicable(job.name, "no launch starts a script with hybrid_configs")
+
+
+#: The inner optimizers that a switch of the strategy works with; for any other Fleet drops it.
+_WORKS_WITH = {
+    "dgc": ("Momentum",),
+    "lars": ("Momentum",),
+    "lamb": ("Adam",),
+    "localsgd": ("SGD", "Momentum"),
+    "adaptive_localsgd": ("SGD", "Momentum"),
+}
+#: Switches of collective training; servers know none of them.
+_COLLECTIVE_ONLY = (*_WORKS_WITH, "sharding", "gradient_merge", "recompute", "fp16_allreduce")
+
+
+@rule(
+    "PDL007",
+    "fleet-switch-without-effect",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=(f"{_STRATEGY}/meta_optimizers",),
+)
+def fleet_switch_without_effect(job: Job) -> Iterator[Verdict]:
+    """A switch of DistributedStrategy that Fleet drops without stopping.
+
+    What it checks:
+        `dgc` and `lars` go with a Momentum optimizer, `lamb` with Adam, `localsgd` with SGD or Momentum; and none of
+        the switches of collective training is set in a parameter-server job.
+
+    Why it matters:
+        Fleet leaves a switch out that does not fit, with a line in the log at most: the run trains without the
+        compression, scaling or sharding it was planned with.
+
+    Example:
+        `strategy.dgc = True` and `paddle.optimizer.Adam(...)`.
+
+    Fix:
+        Take the optimizer that the switch needs, or leave the switch out.
+
+    Known limits:
+        Static graph only; the optimizer is known where the script itself makes it and calls minimize.
+
+    Evidence:
+        paddle/distributed/fleet/meta_optimizers of 2.6.2 (`_can_apply`).
+    """
+    met = False
+    for subject, scope, switch in once(job, "fleet_switch"):
+        name = (texts(switch.value) or ("",))[0]
+        optimizers = [c for c in job.about("optimizer", scope) if texts(c.value) != ("",)]
+        collective = _collective(job, scope)
+        if name not in _COLLECTIVE_ONLY:
+            continue
+        met = True
+        fitting = _WORKS_WITH.get(name, ())
+        made = {text for claim in optimizers for text in texts(claim.value)}
+        if switch.condition or (collective is None and not (fitting and made)):
+            yield unknown(subject, f"{quoted(switch)}: nothing says what it works on", at=switch)
+        elif collective is False:
+            reason = next(c for c in job.about("ps_mode", scope) if True in c.alternatives)
+            yield failed(
+                subject,
+                f"{quoted(switch)} is for collective training and has no effect with the parameter servers of"
+                f" {placed(reason)}.",
+                at=switch,
+                also=((reason, "parameter servers"),),
+                remedy="Leave it out, or call `fleet.init(is_collective=True)`.",
+            )
+        elif fitting and made and not made & set(fitting):
+            yield failed(
+                subject,
+                f"{quoted(switch)} works with {' or '.join(fitting)} only; for {placed(optimizers[0])} Fleet drops it.",
+                at=switch,
+                also=((optimizers[0], "the optimizer"),),
+                remedy=f"Use {fitting[0]}, or leave `{name}` out.",
+            )
+        else:
+            yield passed(subject)
+    if not met:
+        yield not_applicable(job.name, "no strategy is switched to anything that depends on the optimizer")
+
+
+@rule(
+    "PDL009",
+    "pipeline-batch-not-micro-times-steps",
+    severity=Severity.WARNING,
+    evidence=(f"{_STRATEGY}/meta_parallel/pipeline_parallel.py",),
+)
+def pipeline_batch_not_micro_times_steps(job: Job) -> Iterator[Verdict]:
+    """The batch that is fed to Fleet's pipeline is not accumulate_steps micro batches.
+
+    What it checks:
+        micro_batch_size x accumulate_steps of pipeline_configs is the batch size of the script's only DataLoader.
+
+    Why it matters:
+        Fleet asserts it at the first step. Before 2.4 the samples that did not fit were left out without a word.
+
+    Example:
+        `{"micro_batch_size": 4, "accumulate_steps": 8}` and `DataLoader(..., batch_size=16)`.
+
+    Fix:
+        Set the batch size to the product.
+
+    Known limits:
+        A script with several loaders is not judged, nor a batch size that comes from an argument.
+
+    Evidence:
+        paddle/distributed/fleet/meta_parallel/pipeline_parallel.py of 2.6.2.
+    """
+    met = False
+    for subject, scope, steps in once(job, "pipeline_micro_batches"):
+        sizes = [c for c in job.about("pipeline_micro_batch_size", scope) if c.span.path == steps.span.path]
+        loaders = [c for c in job.about("dataloader_batch_size", scope) if c.span.path == steps.span.path]
+        if not sizes or len(loaders) != 1:
+            continue
+        met = True
+        open_end = undecided(subject, (steps, *sizes, *loaders))
+        count, size, batch = (numbers(c.value) for c in (steps, sizes[0], loaders[0]))
+        if open_end is not None:
+            yield open_end
+        elif count and size and batch and not any(b == c * s for b in batch for c in count for s in size):
+            yield failed(
+                subject,
+                f"{quoted(sizes[0])} x {quoted(steps)} are {count[0] * size[0]} samples, but {placed(loaders[0])} feeds"
+                f" {batch[0]}.",
+                at=loaders[0],
+                also=((steps, "micro batches of a step"), (sizes[0], "samples of a micro batch")),
+                remedy=f"Set the batch size to {count[0] * size[0]}.",
+            )
+        else:
+            yield passed(subject)
+    if not met:
+        yield not_applicable(job.name, "no script sets a pipeline and one loader's batch size")
+
+
+@rule(
+    "PDL010",
+    "stream-dataset-cannot-shuffle",
+    severity=Severity.ERROR,
+    profile="gate",
+    evidence=("https://github.com/PaddlePaddle/Paddle/blob/v1.8.5/python/paddle/fluid/dataset.py",),
+)
+def stream_dataset_cannot_shuffle(job: Job) -> Iterator[Verdict]:
+    """A QueueDataset is told to shuffle.
+
+    What it checks:
+        local_shuffle and global_shuffle are not called on a QueueDataset, which `create_dataset()` makes when no
+        class is named.
+
+    Why it matters:
+        A QueueDataset streams its files and holds no samples. The call raises NotImplementedError, on every trainer,
+        after the servers have started.
+
+    Example:
+        `dataset = fluid.DatasetFactory().create_dataset()` and `dataset.local_shuffle()`.
+
+    Fix:
+        Use InMemoryDataset and load_into_memory, or shuffle the files beforehand.
+
+    Known limits:
+        Only a data set that the script makes itself is known.
+
+    Evidence:
+        fluid/dataset.py of 1.8.5 (QueueDataset).
+    """
+    met = False
+    for subject, _, claim in once(job, "stream_dataset_shuffled"):
+        met = True
+        if claim.condition:
+            yield unknown(subject, f"{quoted(claim)} holds under `{claim.condition}`", at=claim)
+            continue
+        yield failed(
+            subject,
+            f"{quoted(claim)} is called on a QueueDataset, which cannot shuffle: it raises NotImplementedError.",
+            at=claim,
+            remedy='Make an InMemoryDataset (`create_dataset("InMemoryDataset")`) and load_into_memory() first.',
+        )
+    if not met:
+        made = any(True for _ in once(job, "dataset_files_shared"))
+        yield passed(job.name) if made else not_applicable(job.name, "no data set of Paddle is shuffled")
+
+
+@rule(
+    "PDL011",
+    "every-trainer-reads-all-files",
+    severity=Severity.INFO,
+    confidence=Confidence.MEDIUM,
+    evidence=("PaddlePaddle/Paddle#18956", "PaddlePaddle/Paddle#18641"),
+)
+def every_trainer_reads_all_files(job: Job) -> Iterator[Verdict]:
+    """Each trainer of a parameter-server job is given the whole list of files.
+
+    What it checks:
+        A script that passes a folder's files to `set_filelist` divides them: by fleet.util.get_file_shard,
+        split_files, or the trainer's index.
+
+    Why it matters:
+        Every trainer then trains on every sample: an epoch costs as many times more as there are trainers, and the
+        model sees each sample as often.
+
+    Example:
+        `dataset.set_filelist(os.listdir("data"))`.
+
+    Fix:
+        `dataset.set_filelist(fleet.util.get_file_shard(files))`.
+
+    Known limits:
+        Where each host holds files of its own, the script is right as it is; this is a hint only.
+
+    Evidence:
+        PaddlePaddle/Paddle#18956, PaddlePaddle/Paddle#18641.
+    """
+    met = False
+    for subject, scope, claim in once(job, "dataset_files_shared"):
+        servers = job.about("ps_mode", scope) or job.about("fleet_calls", scope)
+        if not servers:
+            continue
+        met = True
+        if claim.alternatives == (True,):
+            yield passed(subject)
+        elif _collective(job, scope) is None and not job.about("fleet_calls", scope):
+            yield unknown(subject, f"{quoted(claim)}: nothing says how many trainers read it", at=claim)
+        else:
+            yield failed(
+                subject,
+                f"{quoted(claim)} is the same list for every trainer, and nothing divides it.",
+                at=claim,
+                also=((servers[0], "several trainers"),),
+                remedy="Divide it: `fleet.util.get_file_shard(files)`.",
+            )
+    if not met:
+        yield not_applicable(job.name, "no script of several trainers lists files")

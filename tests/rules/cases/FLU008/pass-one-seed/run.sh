@@ -1,0 +1,3 @@
+#!/bin/bash
+export PYTHONHASHSEED=0
+TRAINING_ROLE=TRAINER PADDLE_TRAINER_ID=0 python train.py

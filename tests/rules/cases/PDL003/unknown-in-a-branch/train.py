@@ -1,0 +1,10 @@
+import os
+
+import paddle
+import paddle.distributed.fleet as fleet
+import paddle.fluid as fluid
+
+fleet.init(is_collective=True)
+if args.local:
+    opt = paddle.optimizer.SGD(0.1)
+    opt.minimize(loss)

@@ -1,0 +1,10 @@
+import os
+
+import paddle
+import paddle.distributed.fleet as fleet
+import paddle.fluid as fluid
+
+exe = fluid.Executor(fluid.CPUPlace())
+opt = fluid.optimizer.SGD(0.1)
+opt.minimize(loss)
+exe.run(fluid.default_main_program(), feed=data, fetch_list=[loss])

@@ -1,0 +1,8 @@
+import os
+
+import paddle
+import paddle.distributed.fleet as fleet
+import paddle.fluid as fluid
+
+t = fluid.DistributeTranspiler()
+t.transpile(0, pservers="a:1,b:1", trainers=2, sync_mode=False)
