@@ -6,6 +6,7 @@ PACK = (
     "preflight.sources.deepspeed_json:DeepSpeedSource",
     "preflight.sources.accelerate_config:AccelerateSource",
     "preflight.sources.requirements:RequirementsSource",
+    "preflight.sources.paddlerec_config:PaddleRecSource",
     "preflight.sources.hostfile:HostfileSource",
     "preflight.sources.python.source:PythonSource",
 )

@@ -439,7 +439,9 @@ def every_trainer_reads_all_files(job: Job) -> Iterator[Verdict]:
                 f"{quoted(claim)} is the same list for every trainer, and nothing divides it.",
                 at=claim,
                 also=((servers[0], "several trainers"),),
-                remedy="Divide it: `fleet.util.get_file_shard(files)`.",
+                remedy="Divide it: `fleet.util.get_file_shard(files)`."
+                if claim.span.path.endswith(".py")
+                else "Set it to True.",
             )
     if not met:
         yield not_applicable(job.name, "no script of several trainers lists files")

@@ -92,6 +92,10 @@ def _devices(claim: Claim) -> int:
     return len([part for part in text.split(",") if part.strip()])
 
 
+#: Modes of special servers, which are asynchronous all the same.
+_ASYNCHRONOUS = {"gpubox": "async", "heter": "async"}
+
+
 @rule(
     "SGD002",
     "update-mode-said-twice",
@@ -133,14 +137,14 @@ def update_mode_said_twice(job: Job) -> Iterator[Verdict]:
             seen.add(path)
             met = True
             open_end = undecided(subject, claims)
-            known = [texts(claim.value) for claim in claims]
+            known = [tuple(_ASYNCHRONOUS.get(text, text) for text in texts(claim.value)) for claim in claims]
             if open_end is not None:
                 yield open_end
             elif len(set(known)) > 1:
-                other = next(claim for claim in claims if texts(claim.value) != known[0])
+                other = next(claim for claim, mode in zip(claims, known, strict=True) if mode != known[0])
                 yield failed(
                     subject,
-                    f"{quoted(claims[0])} says {spoken(known[0])}, {placed(other)} says {spoken(texts(other.value))}.",
+                    f"{quoted(claims[0])} and {placed(other)} say different things.",
                     at=other,
                     also=((claims[0], "the other mode"),),
                     remedy="Write the same mode in both places.",
@@ -290,7 +294,7 @@ def asynchronous_with_one_trainer(job: Job) -> Iterator[Verdict]:
         found = {text for claim in modes for text in texts(claim.value)}
         if open_end is not None:
             yield open_end
-        elif found and "sync" not in found and set(numbers(job_value(counts))) == {1}:
+        elif found and found <= {"async", "half-async", "geo"} and set(numbers(job_value(counts))) == {1}:
             yield failed(
                 subject,
                 f"{quoted(counts[0])}: one trainer, although {placed(modes[0])} asks for {spoken(sorted(found))}"

@@ -35,4 +35,8 @@ PADDLE = (
     Quantity("a_sync_configs_lost", int, "k_steps set before a_sync, which sets it back to 0"),
     Quantity("stream_dataset_shuffled", str, "method of a QueueDataset that shuffles, which it cannot"),
     Quantity("dataset_files_shared", bool, "a file list of a data set is divided over the trainers"),
+    Quantity("runner_names", tuple, "names of the runners of a PaddleRec configuration"),
+    Quantity("runner_mode", tuple, "runners that a PaddleRec configuration is to run"),
+    Quantity("runner_class", str, "kind of a PaddleRec runner: train, cluster_train, infer ..."),
+    Quantity("runner_not_distributed", str, "a setting of distributed training in a runner that trains locally"),
 )

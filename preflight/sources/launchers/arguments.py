@@ -76,6 +76,7 @@ def argument_claims(
         if config is not None and target is not None:
             references.append(Reference(target, _CONFIG, config.span, line.scope))
     references.extend(_hugging_face(line, words, tree))
+    references.extend(_paddle_model(line, words, tree))
     return tuple(stating.claims), tuple(references)
 
 
@@ -92,6 +93,23 @@ def _hugging_face(line: LaunchLine, words: Sequence[Word], tree: Tree) -> list[R
         target = relative(path, line, tree) if path.endswith(_JSON) else None
         if target is not None:
             found.append(Reference(target, _CONFIG, span, line.scope))
+    return found
+
+
+def _paddle_model(line: LaunchLine, words: Sequence[Word], tree: Tree) -> list[Reference]:
+    """`-m config.yaml` and `-m=config.yaml`: what PaddleRec's trainers train."""
+    found = []
+    for index, word in enumerate(words):
+        text = text_of(word) or ""
+        if text == "-m" and index + 1 < len(words):
+            path, span = text_of(words[index + 1]) or "", words[index + 1].span
+        elif text.startswith("-m="):
+            path, span = text.partition("=")[2], word.span
+        else:
+            continue
+        target = relative(path, line, tree) if path.endswith((".yaml", ".yml")) else None
+        if target is not None:
+            found.append(Reference(target, "model", span, line.scope))
     return found
 
 

@@ -47,7 +47,7 @@ def claims(module: Module) -> Iterator[Claim]:
 def _clone(module: Module, call: ast.Call, minimized: list[ast.Call]) -> Iterator[Claim]:
     """Whether `clone(for_test=True)` stands before or behind minimize, both straight in one function."""
     given = argument(call, "for_test", 0)
-    if given is None or module.fold(value_of(given)) != Known(True) or module.condition(call):
+    if given is None or module.fold(value_of(given)) != Known(True):
         return
     place = enclosing(module, call)
     for other in minimized:
