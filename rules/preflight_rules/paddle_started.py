@@ -161,11 +161,15 @@ def index_of_role_twice(job: Job) -> Iterator[Verdict]:
             key = (launch.span.path, found[0])
             first = seen.setdefault(key, (launch, claims[0]))
             if first[0] is not launch and _stays(first[0]) and _same_servers(job, first[0], launch):
+                same = first[1].span == claims[0].span
                 yield failed(
                     launch.id,
-                    f"{quoted(claims[0])} is the index of the trainer of {where(first[1])} too, which still runs then.",
+                    f"{quoted(claims[0])} is the index of every trainer that runs the script, whatever it is started with."
+                    if same
+                    else f"{quoted(claims[0])} is the index of the trainer of {where(first[1])} too, which still runs"
+                    " then.",
                     at=claims[0],
-                    also=((first[1], f"trainer {found[0]} already"),),
+                    also=((launch, "a second trainer"),) if same else ((first[1], f"trainer {found[0]} already"),),
                     remedy="Give each trainer an index of its own, counted from 0.",
                 )
             else:
