@@ -164,7 +164,7 @@ def index_of_role_twice(job: Job) -> Iterator[Verdict]:
                 same = first[1].span == claims[0].span
                 yield failed(
                     launch.id,
-                    f"{quoted(claims[0])} is the index of every trainer that runs the script, whatever it is started with."
+                    f"{quoted(claims[0])} is the index of every trainer that runs the script."
                     if same
                     else f"{quoted(claims[0])} is the index of the trainer of {where(first[1])} too, which still runs"
                     " then.",
