@@ -7,6 +7,7 @@ PACK = (
     "preflight.sources.accelerate_config:AccelerateSource",
     "preflight.sources.requirements:RequirementsSource",
     "preflight.sources.paddlerec_config:PaddleRecSource",
+    "preflight.sources.trainer_config:TrainerConfigSource",
     "preflight.sources.hostfile:HostfileSource",
     "preflight.sources.python.source:PythonSource",
 )

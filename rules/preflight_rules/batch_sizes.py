@@ -25,7 +25,7 @@ def given_to_trainer(job: Job, quantity: str, scope: Scope) -> tuple[Claim, ...]
     return strongest(
         c
         for c in job.about(quantity, scope)
-        if c.source in ("arguments", "python") and c.relation is Relation.SETS and not _is_option_default(c)
+        if c.source in ("arguments", "trainer", "python") and c.relation is Relation.SETS and not _is_option_default(c)
     )
 
 

@@ -24,7 +24,7 @@ from preflight.judgement import Verdict, assigned, unknown
 #: Characters of a value in a message; a list of many endpoints is cut.
 _LONGEST_VALUE = 60
 #: Launchers that start one agent on each node, which then starts the ranks of that node.
-AGENT_LAUNCHERS = frozenset({"torchrun", "accelerate", "paddle", "torch.distributed.launch"})
+AGENT_LAUNCHERS = frozenset({"torchrun", "accelerate", "llamafactory-cli", "paddle", "torch.distributed.launch"})
 #: What starts its command once on every node or task of an allocation.
 SPREADING_WRAPPERS = frozenset({"srun", "mpirun", "mpiexec", "pdsh", "horovodrun"})
 #: Launchers that themselves reach the other nodes.

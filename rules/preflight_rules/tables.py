@@ -96,6 +96,11 @@ def built_for(name: str) -> dict[str, str]:
     return dict(_table("companions")[name]["pairs"])
 
 
+def models() -> tuple[tuple[str, str], ...]:
+    """Patterns of published names with the family of models they mean, in the order in which they count."""
+    return tuple((row["pattern"], row["family"]) for row in _table("models")["model"])
+
+
 def _table(name: str) -> dict[str, Any]:
     # The standard library has it from 3.11 on; before, tomli is the same code under another name.
     toml: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")

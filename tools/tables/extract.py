@@ -25,6 +25,8 @@ def rows_of(text: str, part: Part) -> tuple[Row, ...]:
         found = _click(module, part, constants)
     elif part.how is How.FIELDS:
         found = _fields(module, part, constants)
+    elif part.how is How.LISTS:
+        found = _lists(module, part, constants)
     else:
         found = _named(module, part)
     return tuple(dict.fromkeys(found))
@@ -149,6 +151,15 @@ def _field(name: str, kind: str, value: ast.expr | None, part: Part, constants: 
         kind=kind,
         default=_plain(found),
     )
+
+
+def _lists(module: ast.Module, part: Part, constants: dict[str, object]) -> Iterator[Row]:
+    for owner in module.body:
+        for item in owner.body if isinstance(owner, ast.ClassDef) else ():
+            if isinstance(item, ast.Assign | ast.AnnAssign):
+                target = item.targets[0] if isinstance(item, ast.Assign) else item.target
+                if _name(target) in part.names:
+                    yield from (Row(dest=name, kind=part.kind) for name in _texts(_literal(item.value, constants)))
 
 
 def _named(module: ast.Module, part: Part) -> Iterator[Row]:

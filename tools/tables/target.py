@@ -17,6 +17,8 @@ class How(enum.Enum):
     FIELDS = "fields"
     #: `TRAIN_BATCH_SIZE = "train_batch_size"` at the top of a module
     CONSTANTS = "constants"
+    #: `_no_split_modules = ["BertLayer"]` in a class: one row for each member of the list
+    LISTS = "lists"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +28,11 @@ class Part:
     Args:
         path: inside the distribution, as in its wheel (`torch/distributed/run.py`); a version may lack it.
         how: how options stand there.
-        names: functions (argparse, click), classes (fields) or prefixes of names (constants); empty means all.
+        names: functions (argparse, click), classes (fields), prefixes of names (constants) or
+            attributes of classes (lists); empty means all.
         flags: custom argparse actions, or functions that make one, whose options take no value.
         both_dashes: the program accepts `--a_b` and `--a-b` wherever one of them is declared.
+        kind: for lists: what the members are of.
         option: for fields: how a field is spelled on a command line, `--{}`; empty for keys of a file.
     """
 
@@ -38,6 +42,7 @@ class Part:
     flags: tuple[str, ...] = ()
     both_dashes: bool = False
     option: str = ""
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ TRAINING = (
     Quantity("mixed_precision", str, "precision of the trainer: no, fp16, bf16, fp8"),
     Quantity("learning_rate", float, "learning rate of the optimizer"),
     Quantity("weight_decay", float, "weight decay of the optimizer"),
-    Quantity("warmup_steps", int, "steps of learning-rate warm-up"),
+    Quantity("warmup_steps", float, "steps of learning-rate warm-up"),
     Quantity("gradient_clipping", float, "largest norm of the gradients"),
     Quantity("model_name", str, "model that is trained, by name or path"),
     Quantity("gradient_checkpointing", bool, "the trainer computes activations again in the backward pass"),

@@ -39,6 +39,12 @@ accelerate launch
     mixed_precision, distributed_type, fsdp_*, parallel sizes, env.CUDA_VISIBLE_DEVICES (--gpu_ids), zero_stage and
     gradient_accumulation_steps as source `deepspeed`; its configuration, the DeepSpeed file and the hostfile as
     references. Launch.launcher is `deepspeed` where DeepSpeed's own launcher reaches the other machines
+llamafactory-cli train
+    all E, from variables: nodes R (NNODES; D 1), min_nodes, processes_per_node (NPROC_PER_NODE), node_rank (NODE_RANK,
+    else RANK), master_addr, master_port, rendezvous_id, rendezvous_backend (D), max_restarts, tasks_per_node R 1 under
+    srun; nothing of it where no variable asks for torchrun
+axolotl train, trl, tune run
+    the claims of accelerate launch or torchrun, whose line they build
 paddle (paddle.distributed.launch, fleetrun)
     a variable wins over its option (E). Collective: nodes R (--nnodes, or the number of --ips; D 1), hosts,
     processes_per_node (--nproc_per_node, else the number of --gpus or --devices), node_rank,
@@ -55,7 +61,10 @@ mpirun, horovodrun
 arguments of the program
     source `arguments`: tensor_, pipeline_, context_ and expert_parallel_size, micro_batch_size_per_gpu,
     train_batch_size, gradient_accumulation_steps, process_group_timeout_s, data_path, backend,
-    dataloader_workers, zero_stage, local_rank; the DeepSpeed configuration as reference
+    dataloader_workers, zero_stage, local_rank; the DeepSpeed configuration as reference; of Hugging Face's trainer:
+    learning_rate, weight_decay, warmup_steps, gradient_clipping, mixed_precision (--fp16, --bf16),
+    gradient_checkpointing, save_ and eval_strategy and _steps, load_best_model, model_name; a file of training
+    arguments as reference
 every launch
     script, interpreter, working_directory, container (`apptainer IMAGE`, `docker IMAGE`, `pyxis IMAGE`),
     prelude, and env.NAME (E) for every variable it sees; secrets are Unresolved("redacted")

@@ -30,6 +30,7 @@ from preflight.sources.launchers.programs import is_python, python_program
 from preflight.sources.launchers.python import PythonReader, has_ranks
 from preflight.sources.launchers.ray import RayReader
 from preflight.sources.launchers.torchrun import TorchrunReader
+from preflight.sources.launchers.training_clis import AxolotlReader, LlamaFactoryReader, TrlReader, TuneReader
 from preflight.sources.launchers.wrappers import (
     Peeled,
     Wrapper,
@@ -49,6 +50,10 @@ READERS: tuple[LauncherReader, ...] = (
     PaddleWrapperReader(),
     RayReader(),
     ComposerReader(),
+    LlamaFactoryReader(),
+    AxolotlReader(),
+    TrlReader(),
+    TuneReader(),
 )
 _PLAIN = PythonReader()
 _PROGRAM = ProgramReader()

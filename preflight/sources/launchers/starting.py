@@ -14,6 +14,7 @@ from preflight.sources.launchers.options import head, text_of
 from preflight.sources.launchers.paths import module_path, paths_of, relative
 from preflight.sources.launchers.programs import python_program
 from preflight.sources.launchers.stating import Stating
+from preflight.sources.launchers.trainer_arguments import trainer_claims
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,7 @@ def started(
         value = one_of(path for path, _ in found) if found else word.value
         stating.say("script", value, word.span, word.spelling)
     claims, more = argument_claims(line, words[1:], tree)
+    told, files = trainer_claims(line, words[1:], tree)
     launch = Launch(
         id=line.launch_id,
         launcher=launcher,
@@ -62,7 +64,7 @@ def started(
         arguments=tuple(text_of(word) for word in words[1:]),
         condition=line.command.condition,
     )
-    return Started(launch, (*stating.claims, *claims), (*references, *more))
+    return Started(launch, (*stating.claims, *claims, *told), (*references, *more, *files))
 
 
 def _program(text: str, line: LaunchLine, tree: Tree, *, module: bool) -> tuple[str, bool]:

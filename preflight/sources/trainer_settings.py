@@ -1,0 +1,60 @@
+"""The arguments of Hugging Face's trainer: what each of them claims, whether it stands on a line, in YAML or in Python.
+
+Source: transformers/training_args.py (transformers 4.36 to 5.23; a deprecated spelling counts like the new one) and
+trl/trainer/model_config.py for `model_name_or_path`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from preflight.job import Known, Plain, Value, as_int, lift
+from preflight.sources import fsdp
+
+Reader = Callable[[Value], Value]
+
+
+def as_number(value: Value) -> Value:
+    """Numbers, also those that YAML takes for text (`2e-5`)."""
+    return lift(_number, value)
+
+
+def as_text(value: Value) -> Value:
+    """The same value as text; YAML's bare `no` is false."""
+    return lift(lambda item: "no" if item is False else str(item), value)
+
+
+def _number(item: Plain) -> float:
+    if isinstance(item, bool) or item is None or isinstance(item, tuple):
+        raise ValueError(f"not a number: {item!r}")
+    return float(item)
+
+
+#: Argument -> quantity and how its value is read.
+SETTINGS: dict[str, tuple[str, Reader]] = {
+    "per_device_train_batch_size": ("micro_batch_size_per_gpu", as_int),
+    "gradient_accumulation_steps": ("gradient_accumulation_steps", as_int),
+    "learning_rate": ("learning_rate", as_number),
+    "weight_decay": ("weight_decay", as_number),
+    "warmup_steps": ("warmup_steps", as_number),
+    "max_grad_norm": ("gradient_clipping", as_number),
+    "ddp_timeout": ("process_group_timeout_s", as_int),
+    "ddp_backend": ("backend", as_text),
+    "dataloader_num_workers": ("dataloader_workers", as_int),
+    "gradient_checkpointing": ("gradient_checkpointing", fsdp.as_bool),
+    "save_strategy": ("save_strategy", as_text),
+    "save_steps": ("save_steps", as_number),
+    "eval_strategy": ("eval_strategy", as_text),
+    "evaluation_strategy": ("eval_strategy", as_text),
+    "eval_steps": ("eval_steps", as_number),
+    "load_best_model_at_end": ("load_best_model", fsdp.as_bool),
+    "model_name_or_path": ("model_name", as_text),
+}
+#: Switches that choose a precision when they are on.
+PRECISIONS = ("fp16", "bf16")
+
+
+def precision_of(name: str, value: Value) -> Value | None:
+    """The precision that `fp16` or `bf16` asks for; None when it is off or left to the library (`auto`)."""
+    on = fsdp.as_bool(value)
+    return Known(name) if on == Known(True) else None
