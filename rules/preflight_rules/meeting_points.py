@@ -20,7 +20,7 @@ from preflight_rules.reading import (
     texts,
     undecided,
 )
-from preflight_rules.rendezvous import address_in_force, evaluated_on_each_node
+from preflight_rules.rendezvous import address_in_force, evaluated_on_each_node, has_no_address
 
 _PORTS = ("master_port", "rendezvous_endpoint")
 
@@ -195,7 +195,7 @@ def node_rank_not_given(job: Job) -> Iterator[Verdict]:
         static = [c for c in job.setting("rendezvous_backend", launch.scope) if texts(c.value) == ("static",)]
         if launch.launcher not in AGENT_LAUNCHERS or not static or not because or not ranks:
             continue
-        if "srun" in launch.wrappers or not certainly_several(nodes):
+        if "srun" in launch.wrappers or not certainly_several(nodes) or has_no_address(job, launch):
             continue
         if any(on_first_node_only(claim, launch) for claim in job.setting("nodes", launch.scope)):
             # Nothing starts it on a second node at all, which is a fault of its own.

@@ -50,6 +50,12 @@ def address_in_force(job: Job, launch: Launch) -> tuple[Claim, ...]:
     return strongest(found)
 
 
+def has_no_address(job: Job, launch: Launch) -> bool:
+    """Whether the ranks of a launch meet where its launcher looks when it is told nothing."""
+    claims = address_in_force(job, launch)
+    return bool(claims) and all(claim.strength is Strength.DEFAULT for claim in claims)
+
+
 def _backend(job: Job, launch: Launch) -> frozenset[str]:
     claims = job.setting("rendezvous_backend", launch.scope)
     return frozenset(text.lower() for claim in claims for text in texts(claim.value))
@@ -305,6 +311,9 @@ def node_rank_same_on_every_node(job: Job) -> Iterator[Verdict]:
         nodes, because = nodes_spanned(job, launch)
         ranks = job.setting("node_rank", launch.scope)
         if launch.launcher not in AGENT_LAUNCHERS or "srun" not in launch.wrappers or not ranks or not because:
+            continue
+        if has_no_address(job, launch) and ranks[0].strength is Strength.DEFAULT:
+            # A line that says nothing of the meeting point lacks that first; the address is reported.
             continue
         met = True
         backend = job.setting("rendezvous_backend", launch.scope)
