@@ -11,7 +11,7 @@ import functools
 import importlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -107,8 +107,9 @@ def unknown_names(names: Iterable[str], items: Iterable[Rule | Check]) -> dict[s
 
 def nearest(name: str, known: Iterable[str]) -> tuple[str, ...]:
     """Up to three of the `known` ids and names that look most like `name`."""
-    spelled = {candidate.lower(): candidate for candidate in known}
-    return tuple(spelled[near] for near in get_close_matches(name.lower(), spelled, n=3, cutoff=0.5))
+    likeness = {one: SequenceMatcher(None, name.lower(), one.lower()).ratio() for one in known}
+    near = sorted((one for one in likeness if likeness[one] >= 0.5), key=lambda one: (-likeness[one], one))
+    return tuple(near[:3])
 
 
 @functools.cache
