@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +27,7 @@ def lint(
     *,
     root: str | Path | None = None,
     configuration: Configuration | None = None,
+    given: Mapping[Path, bytes] | None = None,
 ) -> Report:
     """Judge the jobs in `paths` from their files alone. Nothing in them is executed.
 
@@ -34,13 +35,14 @@ def lint(
         paths: files or directories; several files named together are read as one job.
         root: directory that references may not leave, and to which paths in the report are relative. Without it
             the nearest directory above that holds all paths and the working directory.
+        given: the content of files among `paths` that is not read from disk, and need not be there: standard input.
 
     Raises:
         UsageError: a path does not exist, or lies outside `root`; `configuration` names an unknown rule, or
             excludes a pattern that is none.
     """
     wanted = _configured(configuration, catalog.rules())
-    jobs = jobs_in(paths, root=root, exclude=wanted.exclude)
+    jobs = jobs_in(paths, root=root, exclude=wanted.exclude, given=given)
     return judge(
         Recording(
             jobs=jobs,
@@ -142,7 +144,11 @@ def fixes(report: Report, paths: Sequence[str | Path], *, root: str | Path | Non
 
 
 def jobs_in(
-    paths: Sequence[str | Path], *, root: str | Path | None = None, exclude: Sequence[str] = ()
+    paths: Sequence[str | Path],
+    *,
+    root: str | Path | None = None,
+    exclude: Sequence[str] = (),
+    given: Mapping[Path, bytes] | None = None,
 ) -> tuple[Job, ...]:
     """The jobs that the files in `paths` describe; `exclude` are patterns of what is left out of folders.
 
@@ -153,7 +159,7 @@ def jobs_in(
 
     chosen = [Path(path) for path in paths] or [Path()]
     for path in chosen:
-        if not os.path.lexists(path):
+        if not os.path.lexists(path) and path not in (given or {}):
             raise UsageError(f"{path} does not exist; name a job's script, its configuration or a directory")
     top = Path(root) if root is not None else _common_root(chosen)
     if not top.is_dir():
@@ -165,7 +171,7 @@ def jobs_in(
         place = path.resolve() if whole else path.absolute().parent.resolve() / path.name
         if place != held and held not in place.parents:
             raise UsageError(f"{path} lies outside --root {top}; name a root that holds it")
-    return assemble(top, chosen, sources=catalog.sources(), exclude=exclude)
+    return assemble(top, chosen, sources=catalog.sources(), exclude=exclude, given=given)
 
 
 def _common_root(paths: Sequence[Path]) -> Path:

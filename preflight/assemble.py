@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -58,16 +58,24 @@ _SUBMITS = re.compile(r"\bsbatch\b")
 
 
 def assemble(
-    root: Path, paths: Sequence[str | Path], *, sources: Sequence[Source], exclude: Sequence[str] = ()
+    root: Path,
+    paths: Sequence[str | Path],
+    *,
+    sources: Sequence[Source],
+    exclude: Sequence[str] = (),
+    given: Mapping[Path, bytes] | None = None,
 ) -> tuple[Job, ...]:
     """The jobs that `paths` (files or directories inside `root`) describe, by name.
 
     Files named together form one job, except that each of several batch scripts is a submission of its own. In a
     directory every recognised file that no other refers to starts a job, unit tests and what the patterns of `exclude`
     fit excepted; sibling scripts for the nodes of one job (node0.sh, node1.sh) form one that is marked probable. What
-    cannot be read becomes a note, never an exception.
+    cannot be read becomes a note, never an exception. `given` holds the content of files that is not read from disk.
     """
-    assembly = _Assembly(DirectoryTree(root), tuple(sources))
+    tree: Tree = DirectoryTree(root)
+    if given:
+        tree = OverlayTree(tree, {_below(root, path): content for path, content in given.items()})
+    assembly = _Assembly(tree, tuple(sources))
     named: list[str] = []
     jobs: list[Job] = []
     for path in paths:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher, get_close_matches
@@ -85,6 +86,17 @@ def checks() -> tuple[Check, ...]:
 def sources() -> tuple[Any, ...]:
     """All sources (`preflight.sources.base.Source`), in the order in which they are asked."""
     return load(SOURCES).items
+
+
+@functools.cache
+def areas() -> dict[str, str]:
+    """What the areas of rules and checks are about, as the packs that were loaded say in `AREAS` beside `PACK`."""
+    found: dict[str, str] = {}
+    for point in (*_points(RULES), *_points(CHECKS)):
+        said = getattr(sys.modules.get(point.module), "AREAS", None)
+        for area, title in said.items() if isinstance(said, dict) else ():
+            found.setdefault(str(area), str(title))
+    return found
 
 
 def named(group: str, name: str) -> Any:

@@ -75,18 +75,25 @@ cli.add_command(baseline)
 @options.PATHS
 @options.ROOT
 @options.FIXING
+@options.STDIN_NAME
+@options.LIST_FILES
 @options.JUDGING
 def lint(paths: tuple[Path, ...], root: Path | None, **chosen: Any) -> int:
     """Judge jobs from their files alone.
 
-    PATHS are scripts, configuration files or directories (default: the working directory). Files named together
-    are read as one job; files they refer to are followed. Nothing is executed.
+    PATHS are scripts, configuration files or directories (default: the working directory), or - for standard input.
+    Files named together are read as one job; files they refer to are followed. Nothing is executed.
     """
     from preflight import api
 
-    wanted = paths or (Path(),)
+    wanted, given = _with_stdin(paths or (Path(),), chosen)
     found = api.configure(options.choices(chosen), wanted, root=root)
-    make = functools.partial(api.lint, wanted, root=root, configuration=found.configuration)
+    if chosen["list_files"]:
+        jobs = api.jobs_in(wanted, root=root, exclude=found.configuration.exclude, given=given)
+        lines = [[job.name, *(f"    {file.path}  ({file.kind})" for file in job.files)] for job in jobs]
+        _print("".join(f"{line}\n" for of_job in lines for line in of_job))
+        return 0
+    make = functools.partial(api.lint, wanted, root=root, configuration=found.configuration, given=given)
     if chosen["diff"]:
         planned = api.fixes(make(), wanted, root=root, unsafe=chosen["unsafe_fixes"])
         _print(planned.diff())
@@ -219,9 +226,30 @@ def schema(document: str) -> int:
 
     from preflight import recording, report, settings
 
-    found = {"report": report.schema, "recording": recording.schema, "config": settings.schema}[document]()
+    makers: dict[str, Callable[[], dict[str, Any]]] = {
+        "report": report.schema,
+        "recording": recording.schema,
+        "config": settings.schema,
+    }
+    found = makers[document]()
     _print(json.dumps(found, indent=2, sort_keys=True) + "\n")
     return 0
+
+
+def _with_stdin(paths: tuple[Path, ...], chosen: dict[str, Any]) -> tuple[tuple[Path, ...], dict[Path, bytes]]:
+    """The paths with `-` replaced by the name of what comes on standard input, and its content."""
+    name, piped = chosen["stdin_name"], Path("-") in paths
+    if not piped:
+        if name is not None:
+            raise click.UsageError("--stdin-name names what comes on standard input; give - as path to read it")
+        return paths, {}
+    if chosen["fix"] or chosen["diff"]:
+        raise click.UsageError("--fix and --diff edit files, and standard input is none")
+    name = name or Path("stdin")
+    if name.is_dir():
+        raise click.UsageError(f"--stdin-name {name}: that is a folder; a file is expected")
+    content = sys.stdin.buffer.read()
+    return tuple(name if path == Path("-") else path for path in paths), {name: content}
 
 
 def _possible(chosen: dict[str, Any], save: Path | None) -> None:
@@ -247,10 +275,10 @@ def _deliver(verb: str, chosen: dict[str, Any], make: Callable[[], Report], *, o
     from preflight.errors import UsageError
 
     outputs = deliver.outputs(chosen["outputs"] or ((output,) if output else ()))
-    verbosity = -1 if chosen["quiet"] else chosen["verbose"]
+    shown = {"color": chosen["color"], "verbosity": -1 if chosen["quiet"] else chosen["verbose"]}
 
     def hand_out(report: Report) -> int:
-        deliver.deliver(report, outputs, color=chosen["color"], verbosity=verbosity)
+        deliver.deliver(report, outputs, statistics=chosen["statistics"], **shown)
         return report.exit_code
 
     try:
@@ -266,9 +294,11 @@ def _deliver(verb: str, chosen: dict[str, Any], make: Callable[[], Report], *, o
 
 
 def _print(text: str) -> None:
+    """Say something on standard output, with whatever a hostile file put into it made harmless."""
     from preflight.deliver import print_bytes
+    from preflight.reporters.clean import clean
 
-    print_bytes(text.encode())
+    print_bytes(clean(text, keep_newlines=True).encode("utf-8", "replace"))
 
 
 def _complain(text: str) -> None:

@@ -42,7 +42,9 @@ def outputs(wanted: Sequence[str]) -> tuple[Output, ...]:
     return found
 
 
-def deliver(report: Report, to: Sequence[Output], *, color: bool | None, verbosity: int) -> None:
+def deliver(
+    report: Report, to: Sequence[Output], *, color: bool | None, verbosity: int = 0, statistics: bool = False
+) -> None:
     """Render `report` once for each output. One that fails does not keep the others from being written.
 
     Raises:
@@ -52,9 +54,9 @@ def deliver(report: Report, to: Sequence[Output], *, color: bool | None, verbosi
     for output in to:
         try:
             if output.path is None:
-                print_bytes(output.reporter.render(report, _terminal_style(color, verbosity)))
+                print_bytes(output.reporter.render(report, _terminal_style(color, verbosity, statistics)))
             else:
-                style = Style(width=_PLAIN_WIDTH, color=bool(color), verbosity=verbosity)
+                style = Style(width=_PLAIN_WIDTH, color=bool(color), verbosity=verbosity, statistics=statistics)
                 write(output.path, output.reporter.render(report, style))
         except Exception as error:
             failure = failure or error
@@ -94,12 +96,12 @@ def _parsed(wanted: str) -> Output:
     return Output(reporter, Path(path) if path else None)
 
 
-def _terminal_style(color: bool | None, verbosity: int) -> Style:
+def _terminal_style(color: bool | None, verbosity: int, statistics: bool) -> Style:
     terminal = sys.stdout.isatty()
     if color is None:
         color = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     width = shutil.get_terminal_size((_PLAIN_WIDTH, 40)).columns if terminal else _PLAIN_WIDTH
-    return Style(width=max(40, min(width, 140)), color=color, verbosity=verbosity)
+    return Style(width=max(40, min(width, 140)), color=color, verbosity=verbosity, statistics=statistics)
 
 
 def write(path: Path, data: bytes) -> None:

@@ -43,7 +43,10 @@ _COLOR = click.option(
 _ALLOW_INCOMPLETE = click.option(
     "--allow-incomplete", is_flag=True, help="Exit 0 instead of 3 when something could not be told."
 )
-SHOWING: Callable[[F], F] = _together(OUTPUT, _VERBOSE, _QUIET, _COLOR)
+_STATISTICS = click.option(
+    "--statistics", is_flag=True, help="Count the findings of each rule instead of listing them."
+)
+SHOWING: Callable[[F], F] = _together(OUTPUT, _VERBOSE, _QUIET, _STATISTICS, _COLOR)
 #: Of a verb that judges what was recorded before.
 JUDGED_AGAIN: Callable[[F], F] = _together(_ALLOW_INCOMPLETE, SHOWING)
 
@@ -106,6 +109,14 @@ FIXING: Callable[[F], F] = _together(
     click.option("--unsafe-fixes", is_flag=True, help="With --fix or --diff: also edit where it probably is."),
     click.option("--diff", is_flag=True, help="Show what --fix would edit and exit 1 if there is anything."),
 )
+#: Of the file that comes on standard input.
+STDIN_NAME = click.option(
+    "--stdin-name",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="With the path -: the name and place of the file that comes on standard input.",
+)
+LIST_FILES = click.option("--list-files", is_flag=True, help="List the files that would be read, by job, and stop.")
 #: Everything that a verb which reads files and judges has in common.
 JUDGING: Callable[[F], F] = _together(SHOWING, CHOOSING, FILES, BASELINE)
 

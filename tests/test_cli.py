@@ -372,3 +372,47 @@ def test_a_report_that_goes_only_to_a_file_is_announced(tree: Path) -> None:
     done = run("lint", "bad", "-o", "json:out.json", cwd=tree)
     assert (done.returncode, done.stdout) == (1, "")
     assert "NO-GO" in done.stderr and "out.json" in done.stderr
+
+
+# --- standard input, and lists of files ---
+
+
+def piped(text: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """The command with something on its standard input."""
+    return subprocess.run(
+        [COMMAND, *arguments], cwd=cwd, input=text, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_a_script_on_standard_input_is_judged_as_if_it_lay_where_it_is_called(tree: Path) -> None:
+    done = piped(BAD, "lint", "-", "--stdin-name", "bad/new.sh", cwd=tree)
+    assert done.returncode == 1
+    assert "--> bad/new.sh:2:" in done.stdout
+    assert "2 files in 1 job" in done.stdout, "the script that it starts lies beside it"
+    assert not (tree / "bad" / "new.sh").exists()
+    # What is on disk under that name does not count.
+    assert piped(GOOD, "lint", "-", "--stdin-name", "bad/run.sh", cwd=tree).returncode == 0
+    assert "--> stdin:2:" in piped(BAD, "lint", "-", cwd=tree).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--stdin-name", "x.sh"], "give - as path"),
+        (["-", "--fix"], "standard input is none"),
+        (["-", "--stdin-name", "bad"], "that is a folder"),
+        (["-", "--stdin-name", "../x.sh", "--root", "."], "lies outside --root"),
+    ],
+)
+def test_mistakes_about_standard_input(arguments: list[str], says: str, tree: Path) -> None:
+    done = piped(BAD, "lint", *arguments, cwd=tree)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert says in done.stderr
+
+
+def test_files_are_listed_by_job(
+    tree: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tree)
+    assert called("lint", "--list-files", "--exclude", "good") == 0
+    assert capfd.readouterr().out == "bad/run.sh\n    bad/run.sh  (shell)\n    bad/train.py  (python)\n"

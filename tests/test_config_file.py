@@ -134,7 +134,10 @@ def test_a_link_out_of_the_tree_is_not_followed(tree: Path, tmp_path_factory: py
         ("select = [1]\n", "preflight.toml:1:11: `select.0` is expected to be text, not 1"),
         ("profile = 'strict'\n", 'preflight.toml:1:11: `profile` is one of gate, default, pedantic, not "strict"'),
         ("allow-incomplete = 1\n", "preflight.toml:1:20: `allow-incomplete` is expected to be true or false, not 1"),
-        ("ignore = ['RVD001']\n", "preflight.toml:1:11: there is no rule or check 'RVD001'; the nearest: RDV001"),
+        (
+            "ignore = ['rendezvous-on-lopback']\n",
+            "preflight.toml:1:11: there is no rule or check 'rendezvous-on-lopback'; the nearest: rendezvous-on-loop",
+        ),
         ("[severity]\nRDV9 = 'info'\n", "preflight.toml:2:8: there is no rule or check 'RDV9'"),
         ("[severity]\nRDV = 'fatal'\n", "preflight.toml:2:7: `severity.RDV` is one of error, warning, info"),
         ("[severity]\nENV001 = 'error'\n", "preflight.toml:2:10: ENV001 is of medium confidence"),

@@ -2,6 +2,21 @@
 
 from __future__ import annotations
 
+#: What the areas of checks are about.
+AREAS = {
+    "CLK": "clocks",
+    "DAT": "data on the nodes",
+    "GPU": "GPUs",
+    "LIM": "limits",
+    "LNK": "links",
+    "NAM": "host names",
+    "NIC": "network interfaces",
+    "NOD": "nodes",
+    "PRT": "ports",
+    "SMK": "the training run",
+    "VER": "versions",
+}
+
 #: Every check as `module:attribute`, so that listing them imports none of them.
 PACK = (
     "preflight_checks.nodes:node_unreachable",

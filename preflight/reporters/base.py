@@ -17,11 +17,13 @@ class Style:
     """How a person's terminal wants it: width in columns, colours or not, and how much to say.
 
     `verbosity` is -1 for findings and verdict alone, 1 for what passed and what could not be told, 2 for everything.
+    `statistics` wants a count for each rule instead of the findings themselves.
     """
 
     width: int = 100
     color: bool = False
     verbosity: int = 0
+    statistics: bool = False
 
 
 class Reporter(Protocol):

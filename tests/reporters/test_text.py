@@ -68,7 +68,7 @@ def test_a_whole_page() -> None:
 
         1 could not be told and did not have to be (-v lists it)
 
-        passed in the files: FIL 1 (2 subjects)
+        passed in the files: 1 rule on input files
         NO-GO  1 error; 1 file in 1 job
         """
     )
@@ -289,12 +289,70 @@ def test_messages_are_wrapped_to_a_narrow_terminal() -> None:
     assert page.count("word") == 80
 
 
-def test_what_passed_is_listed_by_area_and_never_cut() -> None:
+def test_what_passed_is_counted_by_area_and_never_cut() -> None:
     rules = [a_rule(lambda _: [passed("x"), passed("y")], f"{chr(65 + n)}AA00{n}") for n in range(9)]
     page = shown(judged(a_recording(job()), rules), width=40).splitlines()
-    assert page[0] == "passed in the files: AAA 1 (2 subjects),"
-    assert page[1] == "                     BAA 1 (2 subjects),"
-    assert page[8] == "                     IAA 1 (2 subjects)"
+    assert page[0] == "passed in the files: 9 rules on AAA,"
+    assert page[1] == "  BAA, CAA, DAA, EAA, FAA, GAA, HAA, IAA"
+
+
+def test_verbose_names_what_passed_and_what_could_not_be_told() -> None:
+    rules = [
+        a_rule(lambda _: [passed("x"), passed("y")], "BAT901"),
+        a_rule(lambda _: [passed("x")], "BAT902"),
+        a_rule(lambda _: [unknown("x", "$N comes from outside")], "ZZZ001"),
+        a_rule(lambda _: [not_applicable("x", "no launch")], "ZZZ002"),
+    ]
+    page = shown(judged(a_recording(job()), rules), verbosity=1)
+    assert "passed in the files:\n  batch sizes: BAT901 fault-bat901 (2), BAT902 fault-bat902\n" in page
+    assert "ZZZ001 fault-zzz001 (x): $N comes from outside" in page
+    assert "ZZZ002" not in page
+
+
+def test_everything_is_listed_once_however_many_jobs_it_is_said_of() -> None:
+    rule = a_rule(lambda subject: [not_applicable(subject.name, "no launch")])
+    page = shown(judged(a_recording(*(job(name=f"jobs/n{n}.sh") for n in range(40))), [rule]), verbosity=2)
+    assert page.count("not-applicable TST001") == 1
+    assert "and 28 more): no launch" in " ".join(page.split())
+
+
+def test_quiet_says_findings_and_verdict_alone() -> None:
+    report = saying(failed("x", "wrong", at=span(), remedy="-"), passed("y"), unknown("z", "outside"))
+    page = shown(report, verbosity=-1)
+    assert "error[TST001]" in page
+    assert "passed" not in page and "could not be told" not in page
+    assert page.splitlines()[-1].startswith("NO-GO  1 error")
+
+
+def test_findings_of_several_files_stand_by_file() -> None:
+    rules = [
+        a_rule(lambda s: [failed(s.name, "bad", at=span(s.name), remedy="-")], "TST001"),
+        a_rule(lambda s: [failed(s.name, "odd", at=span(s.name), remedy="-")], "TST002", severity=Severity.WARNING),
+    ]
+    page = shown(judged(a_recording(job(name="a.sh"), job(name="b.sh")), rules))
+    assert [line for line in page.splitlines() if line.endswith("1 error, 1 warning")] == [
+        "a.sh  1 error, 1 warning",
+        "b.sh  1 error, 1 warning",
+    ]
+    assert page.index("b.sh  1 error") > page.index("warning[TST002]")
+    assert "a.sh  1 error" not in shown(judged(a_recording(job(name="a.sh")), rules))
+
+
+def test_statistics_count_each_rule_worst_and_most_frequent_first() -> None:
+    rules = [
+        a_rule(lambda s: [failed("x", "one", at=span(), remedy="-")], "TST001"),
+        a_rule(lambda s: [failed("x", f"{n}", at=span(line=n + 1), remedy="-") for n in range(12)], "TST002"),
+        a_rule(lambda s: [failed("x", "one", at=span(), remedy="-")], "TST000", severity=Severity.INFO),
+    ]
+    report = judged(a_recording(job()), rules)
+    page = REPORTER.render(report, Style(verbosity=-1, statistics=True)).decode().splitlines()
+    assert page == [
+        "12  error    TST002 fault-tst002",
+        " 1  error    TST001 fault-tst001",
+        " 1  info     TST000 fault-tst000",
+        "",
+        "NO-GO  13 errors, 1 info; 1 file in 1 job",
+    ]
 
 
 def test_a_note_that_only_repeats_the_message_is_left_out() -> None:
