@@ -11,6 +11,7 @@ from preflight.job.vocabulary.cluster import CLUSTER
 from preflight.job.vocabulary.context import CONTEXT
 from preflight.job.vocabulary.loop import LOOP
 from preflight.job.vocabulary.meeting import MEETING
+from preflight.job.vocabulary.model import MODEL
 from preflight.job.vocabulary.paddle import PADDLE
 from preflight.job.vocabulary.ray import RAY
 from preflight.job.vocabulary.scheduling import SCHEDULING
@@ -29,6 +30,7 @@ QUANTITIES: dict[str, Quantity] = {
         SCHEDULING,
         MEETING,
         SIZES,
+        MODEL,
         SERVERS,
         SCRIPT,
         CONTEXT,

@@ -8,6 +8,7 @@ PACK = (
     "preflight.sources.requirements:RequirementsSource",
     "preflight.sources.paddlerec_config:PaddleRecSource",
     "preflight.sources.trainer_config:TrainerConfigSource",
+    "preflight.sources.gpt_neox:GptNeoxSource",
     "preflight.sources.hostfile:HostfileSource",
     "preflight.sources.python.source:PythonSource",
 )

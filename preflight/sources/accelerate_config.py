@@ -29,7 +29,7 @@ from preflight.job import (
 from preflight.sources import fsdp
 from preflight.sources.base import Reading, SourceFile, Tree
 from preflight.sources.comments import suppressions
-from preflight.sources.deepspeed_json import AUTO
+from preflight.sources.deepspeed_claims import AUTO
 from preflight.sources.structured import Document, Kind, Member, Node, NodeStating
 
 #: How other files refer to one of these.

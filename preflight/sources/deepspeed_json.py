@@ -15,39 +15,20 @@ from collections.abc import Iterator
 from preflight.job import (
     WHOLE_JOB,
     Claim,
-    Known,
     Note,
     NoteKind,
-    Plain,
     Scope,
-    Strength,
-    Unresolved,
-    Value,
     span_of,
 )
 from preflight.sources.base import Reading, SourceFile, Tree
 from preflight.sources.comments import suppressions
+from preflight.sources.deepspeed_claims import state
 from preflight.sources.lenient_json import parse
-from preflight.sources.structured import Fault, Kind, Node
+from preflight.sources.structured import Fault, Kind, Node, NodeStating
 
 #: More faults of one file tell a reader nothing new.
 MOST_NOTES = 20
-AUTO = Unresolved("auto: filled in by the trainer")
 
-#: Where DeepSpeed looks for what (deepspeed/runtime/constants.py, config.py; 0.16).
-QUANTITY_OF: dict[tuple[str, ...], str] = {
-    ("train_batch_size",): "train_batch_size",
-    ("train_micro_batch_size_per_gpu",): "micro_batch_size_per_gpu",
-    ("gradient_accumulation_steps",): "gradient_accumulation_steps",
-    ("zero_optimization", "stage"): "zero_stage",
-    ("fp16", "enabled"): "fp16_enabled",
-    ("bf16", "enabled"): "bf16_enabled",
-    ("bfloat16", "enabled"): "bf16_enabled",
-    ("elasticity", "enabled"): "elasticity_enabled",
-    ("tensor_parallel", "autotp_size"): "tensor_parallel_size",
-    ("dataloader_drop_last",): "dataloader_drop_last",
-}
-_SECTIONS = frozenset(path[0] for path in QUANTITY_OF if len(path) > 1)
 _OWN_KEYS = ("train_micro_batch_size_per_gpu", "zero_optimization", "zero_allow_untested_optimizer")
 _SHARED_KEYS = (
     "train_batch_size",
@@ -85,7 +66,9 @@ class DeepSpeedSource:
         claims: list[Claim] = []
         if document.root is not None and document.root.kind is Kind.OBJECT:
             notes += itertools.islice(_duplicates(file, document.root), MOST_NOTES)
-            claims = list(_claims(file, document.root, scope))
+            stating = NodeStating(file, "deepspeed", scope)
+            state(stating, document.root)
+            claims = stating.claims
         elif document.root is not None:
             span = span_of(file.path, file.text, document.root.start, document.root.end)
             message = f"{file.path} holds no JSON object, expected `{{` first; DeepSpeed cannot use it"
@@ -93,55 +76,6 @@ class DeepSpeedSource:
         notes.sort(key=lambda note: (note.span.line, note.span.column))
         comments = suppressions(file, signs=("//", "#"))
         return Reading(claims=tuple(claims), notes=tuple(notes), suppressions=comments)
-
-
-def value_in_config(value: Plain) -> Value:
-    """What a configured scalar comes to: `"auto"` is filled in later, everything else stands as it is."""
-    return AUTO if value == "auto" else Known(value)
-
-
-def _claims(file: SourceFile, root: Node, scope: Scope) -> Iterator[Claim]:
-    for path, start, node in _leaves(root):
-        quantity = QUANTITY_OF.get(path)
-        if quantity is None:
-            # An old spelling: "zero_optimization": true is stage 1.
-            if path != ("zero_optimization",) or node.value is not True:
-                continue
-            quantity = "zero_stage"
-            value: Value = Known(1)
-        else:
-            value = _value(file, node)
-        yield Claim(
-            quantity=quantity,
-            value=value,
-            span=span_of(file.path, file.text, node.start, node.end),
-            spelling=" ".join(file.text[start : node.end].split())[:120],
-            source="deepspeed",
-            scope=scope,
-            strength=Strength.CONFIG,
-        )
-
-
-def _leaves(root: Node) -> Iterator[tuple[tuple[str, ...], int, Node]]:
-    """The members in force with their path and start, in file order: of equal keys the last wins."""
-    for member in {member.key: member for member in root.members}.values():
-        if member.key in _SECTIONS and member.node.kind is Kind.OBJECT:
-            for inner in {inner.key: inner for inner in member.node.members}.values():
-                yield (member.key, inner.key), inner.key_start, inner.node
-        else:
-            yield (member.key,), member.key_start, member.node
-
-
-def _value(file: SourceFile, node: Node) -> Value:
-    if node.kind is Kind.SCALAR:
-        return value_in_config(node.value)
-    text = file.text[node.start : node.end]
-    if node.kind is Kind.TEMPLATE:
-        return Unresolved(f"{text[:60]}: a placeholder that something fills in later")
-    if node.kind is Kind.BROKEN:
-        return Unresolved(f"{text[:60]!r} is no JSON value")
-    # A list or an object where a number belongs: the text as written is what a rule will quote.
-    return Known(" ".join(text[:200].split()))
 
 
 def _note(file: SourceFile, fault: Fault) -> Note:

@@ -101,6 +101,22 @@ def models() -> tuple[tuple[str, str], ...]:
     return tuple((row["pattern"], row["family"]) for row in _table("models")["model"])
 
 
+@dataclass(frozen=True, slots=True)
+class GpuRow:
+    """One kind of GPU and the names it goes by."""
+
+    name: str
+    pattern: str
+    memory_gib: float
+    capability: float
+
+
+@functools.cache
+def gpu_rows() -> tuple[GpuRow, ...]:
+    """Every kind of GPU that can be told by name."""
+    return tuple(GpuRow(**row) for row in _table("gpus")["gpu"])
+
+
 def _table(name: str) -> dict[str, Any]:
     # The standard library has it from 3.11 on; before, tomli is the same code under another name.
     toml: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")

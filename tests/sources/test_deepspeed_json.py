@@ -191,3 +191,20 @@ def test_any_text_gives_claims_or_notes(text: str) -> None:
     reading = _read(text)
     length = text.count("\n") + 1
     assert all(1 <= note.span.line <= length for note in reading.notes)
+
+
+def test_keys_are_claimed_by_name_at_the_top_and_below_zero() -> None:
+    text = '{"train_batch_size": 8, "zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}, "x": 1}'
+    tree = MemoryTree({"ds.json": text})
+    file = tree.read("ds.json")
+    assert isinstance(file, SourceFile)
+    found = [c for c in DeepSpeedSource().read(file, tree).claims if c.quantity == "deepspeed_key"]
+    assert [c.value for c in found] == [
+        Known("train_batch_size"),
+        Known("zero_optimization"),
+        Known("x"),
+        Known("zero_optimization.stage"),
+        Known("zero_optimization.offload_param"),
+        Known("zero_optimization.offload_param.device"),
+    ]
+    assert (found[1].span.column, found[1].spelling) == (25, '"zero_optimization"')

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from preflight.tables.row import Row
@@ -11,6 +12,7 @@ from tools.tables.target import How, Part
 _FLAG_ACTIONS = frozenset(
     ["store_true", "store_false", "store_const", "append_const", "count", "help", "version", "BooleanOptionalAction"]
 )
+_KEY = re.compile(r"[A-Za-z_][\w-]*")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -167,7 +169,10 @@ def _named(module: ast.Module, part: Part) -> Iterator[Row]:
         if not isinstance(item, ast.Assign) or not isinstance(item.value, ast.Constant):
             continue
         target, value = item.targets[0], item.value.value
-        if isinstance(target, ast.Name) and isinstance(value, str) and target.id.startswith(part.names or ("",)):
+        if not isinstance(target, ast.Name) or not target.id.startswith(part.names or ("",)):
+            continue
+        # Sample configurations and messages are constants, too, and no keys.
+        if isinstance(value, str) and _KEY.fullmatch(value):
             yield Row(dest=value, kind=target.id)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tools.tables.target import How, Part, Target
 
 _LOOKED_AT = "2026-11-21"
+_DEEPSPEED = ("deepspeed", ("0.9.5", "0.12.6", "0.16.9", "0.19.8"), _LOOKED_AT)
 _RAY = ("ray", ("2.60.0",), _LOOKED_AT)
 
 #: Families of models whose layers are known; those that are made of other models (a language model with eyes) are not.
@@ -217,5 +218,50 @@ TARGETS: tuple[Target, ...] = (
             Part(f"transformers/models/{family}/modeling_{family}.py", How.LISTS, ("_no_split_modules",), kind=family)
             for family in _FAMILIES
         ),
+    ),
+    Target(
+        "deepspeed_keys",
+        "DeepSpeed's configuration, keys of every level",
+        *_DEEPSPEED,
+        (
+            Part("deepspeed/runtime/precision_config.py", How.FIELDS),
+            Part("deepspeed/comm/config.py", How.FIELDS),
+            Part("deepspeed/monitor/config.py", How.FIELDS),
+            Part("deepspeed/runtime/tensor_parallel/config.py", How.FIELDS),
+            *(
+                Part(f"deepspeed/{path}", How.CONSTANTS)
+                for path in (
+                    "runtime/constants.py",
+                    "elasticity/constants.py",
+                    "runtime/activation_checkpointing/config.py",
+                    "runtime/swap_tensor/constants.py",
+                    "runtime/data_pipeline/constants.py",
+                    "runtime/fp16/loss_scaler.py",
+                    "profiling/constants.py",
+                    "compression/constants.py",
+                    "autotuning/constants.py",
+                    "nebula/constants.py",
+                    "comm/constants.py",
+                )
+            ),
+        ),
+    ),
+    Target(
+        "deepspeed_zero",
+        "zero_optimization in DeepSpeed's configuration",
+        *_DEEPSPEED,
+        (Part("deepspeed/runtime/zero/config.py", How.FIELDS, ("DeepSpeedZeroConfig",)),),
+    ),
+    Target(
+        "deepspeed_offload_optimizer",
+        "zero_optimization.offload_optimizer in DeepSpeed's configuration",
+        *_DEEPSPEED,
+        (Part("deepspeed/runtime/zero/offload_config.py", How.FIELDS, ("DeepSpeedZeroOffloadOptimizerConfig",)),),
+    ),
+    Target(
+        "deepspeed_offload_param",
+        "zero_optimization.offload_param in DeepSpeed's configuration",
+        *_DEEPSPEED,
+        (Part("deepspeed/runtime/zero/offload_config.py", How.FIELDS, ("DeepSpeedZeroOffloadParamConfig",)),),
     ),
 )

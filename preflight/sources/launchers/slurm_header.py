@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from preflight.job import Known, Plain, Strength, Value, lift
+from preflight.job import Known, Plain, Strength, Unresolved, Value, lift
 from preflight.sources.base import Directive
 from preflight.sources.launchers import slurm
 from preflight.sources.launchers.stating import Stating, as_text
@@ -34,9 +34,19 @@ def state_header(stating: Stating, asked: Mapping[str, slurm.Asked], directives:
             _say(stating, quantity, option, slurm.mebibytes_of(option.value))
     for dest in ("gpus_per_node", "gres", "gpus", "gpus_per_task"):
         option = asked.get(dest)
-        if option is not None and isinstance(option.value, Known) and _kind(option.value.value):
+        if option is None:
+            continue
+        if isinstance(option.value, Unresolved):
+            _say(stating, "gpu_type", option, option.value)
+            break
+        if isinstance(option.value, Known) and _kind(option.value.value):
             _say(stating, "gpu_type", option, lift(_kind, option.value))
             break
+    else:
+        # Where the resource is a bare number, the kind of node often tells.
+        option = asked.get("constraint")
+        if option is not None:
+            _say(stating, "gpu_type", option, as_text(option.value))
     for directive in directives:
         bare = _BARE.get(directive.option)
         if bare is not None:

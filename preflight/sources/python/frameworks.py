@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from preflight.job import Claim, Reference, Relation, Unresolved, Value, alternatives, lift
 from preflight.job.value import Plain
-from preflight.sources.deepspeed_json import AUTO, QUANTITY_OF
+from preflight.sources.deepspeed_claims import AUTO, QUANTITY_OF
 from preflight.sources.python.module import Module, argument, last, value_of
 
 #: Arguments of `TrainingArguments` and its children.
