@@ -18,6 +18,7 @@ _HEAD = 4096
 #: settings of how ranks talk to each other, for others to source.
 _LAUNCHING = re.compile(
     r"python|torch|deepspeed|ds_ssh|paddle|fleet|accelerate|srun|sbatch|mpi|horovod|\bray\b|composer|lightning|tensorflow"
+    r"|llamafactory|axolotl|\b(?:lmf|trl|tune)[ \t]"
     r"|docker|podman|singularity|apptainer|kubectl|jsrun|aprun|pdsh|^#(?:SBATCH|PBS|BSUB)\s"
     r"|\b(?:NCCL|RCCL|GLOO|UCX|FI|TP_SOCKET)_",
     re.MULTILINE,

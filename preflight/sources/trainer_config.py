@@ -91,7 +91,8 @@ class TrainerConfigSource:
             dialect = _dialect(file, root)
             for member in root.in_force:
                 _state(stating, member, dialect)
-            _state_framework(stating, root, "torchtune" if dialect is _TUNE else "transformers")
+            own = "torchtune" if dialect is _TUNE else "transformers" if dialect is SETTINGS else "axolotl"
+            _state_framework(stating, root, own)
             if dialect is not _TUNE:
                 _state_keys(stating, root)
                 _state_fsdp(stating, root)

@@ -67,7 +67,9 @@ def wrap_class_missing(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Which model a configuration is for is known only where a launch names it, and then by its published name. For
-        most models of the transformers library nothing needs to be named.
+        most models of the transformers library nothing needs to be named, so a launch is reported only where it lets
+        the model bring code of its own (trust_remote_code), and a configuration alone only where it has no
+        fsdp_cpu_ram_efficient_loading, which is for those models.
 
     Evidence:
         hiyouga/LlamaFactory#8279.
@@ -81,12 +83,10 @@ def wrap_class_missing(job: Job) -> Iterator[Verdict]:
         open_end = undecided(subject, policies, launch)
         if open_end is not None:
             yield open_end
-        elif (
-            not _is(policies[0], _BY_CLASS)
-            or job.about("fsdp_layer_classes", scope)
-            or any(main_layer(family_of(text)) for text in _models(job, scope))
-        ):
+        elif not _is(policies[0], _BY_CLASS) or job.about("fsdp_layer_classes", scope) or _names_own_layers(job, scope):
             yield passed(subject)
+        elif launch is not None and not _trusts_remote_code(job, launch):
+            yield unknown(subject, "which model it is for decides whether a class has to be named", at=policies[0])
         else:
             yield failed(
                 subject,
@@ -99,6 +99,21 @@ def wrap_class_missing(job: Job) -> Iterator[Verdict]:
             )
     if not met:
         yield not_applicable(job.name, "nothing wraps layers by policy")
+
+
+def _names_own_layers(job: Job, scope: Scope) -> bool:
+    """Whether the model is one of the transformers library, which say themselves which layers are kept whole.
+
+    fsdp_cpu_ram_efficient_loading works for those alone, so it says that it is one.
+    """
+    efficient = _is(_one(job, "fsdp_cpu_ram_efficient_loading", scope), True)
+    return efficient or any(main_layer(family_of(text)) for text in _models(job, scope))
+
+
+def _trusts_remote_code(job: Job, launch: Launch) -> bool:
+    """Whether the model may be made by code that lies beside its weights."""
+    given = any("trust_remote_code" in claim.alternatives for claim in job.about("trainer_argument", launch.scope))
+    return given or any(word is not None and "trust_remote_code" in word for word in launch.arguments)
 
 
 def _models(job: Job, scope: Scope) -> tuple[str, ...]:

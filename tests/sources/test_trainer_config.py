@@ -94,6 +94,7 @@ def test_a_file_of_axolotl() -> None:
     # YAML 1.1 takes 2e-5 for text.
     assert values["learning_rate"] == 2e-5
     assert "mixed_precision" not in values
+    assert values["training_framework"] == "axolotl"
     assert (values["fsdp_version"], values["fsdp_layer_classes"]) == (2, ("LlamaDecoderLayer",))
 
 

@@ -1,0 +1,400 @@
+"""What Hugging Face's trainer is told twice, or told in a way that it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from preflight.job import Claim, Job, Known, Launch, Relation, Scope, Unresolved, strongest
+from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.outcome import Confidence, Severity
+from preflight.tables.training_arguments import TRAINING_ARGUMENTS
+from preflight_rules.batch_sizes import uses_hugging_face
+from preflight_rules.reading import certainly_several, distinct, job_value, placed, quoted, subjects, texts, undecided
+from preflight_rules.variables import distance
+
+_TRAINER = ("arguments", "trainer", "python")
+#: What the trainer compares with DeepSpeed's configuration beside batch sizes (transformers/integrations/deepspeed.py,
+#: `trainer_config_process`, 5.23), the trainer's name and the configuration's.
+_COMPARED = {
+    "learning_rate": ("learning_rate", "the learning rate of optimizer or scheduler"),
+    "weight_decay": ("weight_decay", "optimizer.params.weight_decay"),
+    "gradient_clipping": ("max_grad_norm", "gradient_clipping"),
+    "warmup_steps": ("warmup_steps", "scheduler.params.warmup_num_steps"),
+}
+
+
+def told_to_trainer(job: Job, quantity: str, scope: Scope) -> tuple[Claim, ...]:
+    """What arguments, a file of arguments or the script itself tell the trainer; defaults of a script's options not."""
+    return strongest(
+        claim
+        for claim in job.about(quantity, scope)
+        if claim.source in _TRAINER
+        and claim.relation is Relation.SETS
+        and not (claim.source == "python" and claim.spelling.startswith("--"))
+    )
+
+
+def _numbers(claims: tuple[Claim, ...]) -> tuple[float, ...]:
+    found: list[float] = []
+    for claim in claims:
+        for item in claim.alternatives:
+            try:
+                found.append(float(item))  # type: ignore[arg-type]
+            except (TypeError, ValueError):
+                return ()
+    return tuple(found)
+
+
+@rule(
+    "HFT001",
+    "trainer-setting-differs-from-deepspeed",
+    severity=Severity.ERROR,
+    profile="gate",
+    evidence=("hendrycks/apps#9", "hiyouga/LlamaFactory#201", "https://huggingface.co/docs/transformers/deepspeed"),
+)
+def setting_differs_from_deepspeed(job: Job) -> Iterator[Verdict]:
+    """The trainer and the DeepSpeed configuration give learning rate, decay, warm-up or clipping two values.
+
+    What it checks:
+        learning_rate, weight_decay, warmup_steps and max_grad_norm of the trainer equal what the DeepSpeed
+        configuration says of them, where both are given and the configuration does not say "auto".
+
+    Why it matters:
+        Hugging Face's trainer compares them and stops with "Please correct the following DeepSpeed config values that
+        mismatch TrainingArguments values". Other programs train with one and log the other.
+
+    Example:
+        `--learning_rate 5e-5` with `"optimizer": {"params": {"lr": 1e-4}}`.
+
+    Fix:
+        Write "auto" in the configuration, so that the argument is the only place.
+
+    Known limits:
+        For a program that is not known to be Hugging Face's trainer it is a warning. The trainer's own defaults are
+        not compared, because the script may set others.
+
+    Evidence:
+        hendrycks/apps#9 (learning rate and warm-up), hiyouga/LlamaFactory#201; transformers' guide to DeepSpeed.
+    """
+    met = False
+    for subject, scope, launch in subjects(job):
+        for quantity, (ours_name, theirs_name) in _COMPARED.items():
+            ours = told_to_trainer(job, quantity, scope)
+            theirs = strongest(c for c in job.about(quantity, scope) if c.source == "deepspeed")
+            if not ours or not theirs:
+                continue
+            met = True
+            open_end = undecided(subject, (*ours, *theirs), launch)
+            one, other = _numbers(ours), _numbers(theirs)
+            if open_end is not None:
+                yield open_end
+            elif one and other and not set(one) & set(other):
+                yield failed(
+                    subject,
+                    f"{quoted(ours[0])}, but {placed(theirs[0])} in DeepSpeed's configuration.",
+                    at=ours[0],
+                    also=((theirs[0], "DeepSpeed's value"),),
+                    remedy=f'Write "auto" for {theirs_name} in {theirs[0].span.path}, or make it equal {ours_name}.',
+                    severity=None if uses_hugging_face(job, launch, scope) else Severity.WARNING,
+                )
+            else:
+                yield passed(subject)
+    if not met:
+        yield not_applicable(job.name, "nothing is said both to a trainer and to DeepSpeed")
+
+
+@rule(
+    "HFT003",
+    "llamafactory-rank-of-the-node-ignored",
+    severity=Severity.WARNING,
+    evidence=("hiyouga/LlamaFactory#7326",),
+)
+def rank_of_the_node_ignored(job: Job) -> Iterator[Verdict]:
+    """llamafactory-cli is given RANK where it looks for NODE_RANK.
+
+    What it checks:
+        A `llamafactory-cli train` over several nodes that sets RANK also sets NODE_RANK.
+
+    Why it matters:
+        Without NODE_RANK every node takes rank 0. Each starts a group of its own, prints "Initializing ... distributed
+        tasks", and waits for the others until it times out.
+
+    Example:
+        `FORCE_TORCHRUN=1 NNODES=2 RANK=1 MASTER_ADDR=... llamafactory-cli train a.yaml`.
+
+    Fix:
+        Set NODE_RANK, from 0 on, each once.
+
+    Known limits:
+        Versions before 0.9.2 looked for RANK; which version is installed is not known.
+
+    Evidence:
+        hiyouga/LlamaFactory#7326; llamafactory/launcher.py of 0.9.5.
+    """
+    met = False
+    for launch in job.launches:
+        if launch.launcher != "llamafactory-cli":
+            continue
+        nodes = job.requiring("nodes", launch.scope)
+        ranks = job.setting("env.RANK", launch.scope)
+        if not nodes:
+            continue
+        met = True
+        open_end = undecided(launch.id, nodes, launch)
+        if open_end is not None:
+            yield open_end
+        elif ranks and certainly_several(job_value(nodes)) and not job.about("env.NODE_RANK", launch.scope):
+            yield failed(
+                launch.id,
+                f"{quoted(ranks[0])} is not looked at: llamafactory-cli takes the rank of a node from NODE_RANK, which"
+                " is not set, so every node is node 0.",
+                at=ranks[0],
+                also=((nodes[0], "several nodes"),),
+                remedy="Set NODE_RANK instead, from 0 on, another one on each node.",
+            )
+        else:
+            yield passed(launch.id)
+    if not met:
+        yield not_applicable(job.name, "no llamafactory-cli over several nodes")
+
+
+_ARGUMENTS = {row.dest: row for row in TRAINING_ARGUMENTS.rows}
+_SHORTEST = 8
+_LONG = 12
+
+
+@rule(
+    "HFT004",
+    "trainer-argument-misspelt",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("https://huggingface.co/docs/transformers/main_classes/trainer",),
+)
+def argument_misspelt(job: Job) -> Iterator[Verdict]:
+    """A file of training arguments holds a name one slip away from a real one, or one that newer versions dropped.
+
+    What it checks:
+        Keys of files for Hugging Face's trainer (LLaMA-Factory, TRL and the like) that are none of its arguments but
+        very near to one; and arguments that the newest version no longer has.
+
+    Why it matters:
+        The trainer's parser refuses a key that it does not know; where a script passes over what it does not know, the
+        default stays in force.
+
+    Example:
+        `gradient_acumulation_steps: 8`.
+
+    Fix:
+        Write the argument as the trainer spells it.
+
+    Known limits:
+        Arguments of a script's own that are near to none of the trainer's are left alone. A dropped argument is a note:
+        which version is installed is not known.
+
+    Evidence:
+        transformers' documentation of TrainingArguments; its fields at versions 4.36, 4.57 and 5.23.
+    """
+    met = False
+    for claim in distinct(job.about("trainer_argument")):
+        (name,) = texts(claim.value) or ("",)
+        if isinstance(claim.value, Unresolved):
+            met = True
+            yield unknown(claim.span.path, f"{quoted(claim)}: {claim.value.why}", at=claim)
+            continue
+        if not _is_hugging_face_file(job, claim):
+            continue
+        met = True
+        row = _ARGUMENTS.get(name)
+        near = _near(name) if row is None else ""
+        if near:
+            yield failed(
+                claim.span.path,
+                f"{quoted(claim)} is no argument of the trainer; {near} is probably meant.",
+                at=claim,
+                remedy=f"Write {near}.",
+            )
+        elif row is not None and row.until:
+            yield failed(
+                claim.span.path,
+                f"{quoted(claim)} is gone from the trainer's arguments in transformers {TRAINING_ARGUMENTS.newest}; "
+                f"{row.until} still had it.",
+                at=claim,
+                remedy="Write eval_strategy." if name == "evaluation_strategy" else "Leave it out with newer versions.",
+                severity=Severity.INFO,
+            )
+        else:
+            yield passed(claim.span.path)
+    if not met:
+        yield not_applicable(job.name, "no file of training arguments")
+
+
+def _is_hugging_face_file(job: Job, key: Claim) -> bool:
+    return any(
+        "transformers" in claim.alternatives and claim.source == "trainer" and claim.span.path == key.span.path
+        for claim in job.about("training_framework")
+    )
+
+
+def _near(name: str) -> str:
+    if len(name) < _SHORTEST:
+        return ""
+    most = 2 if len(name) >= _LONG else 1
+    best: tuple[int, str] | None = None
+    for candidate in sorted(_ARGUMENTS):
+        slips = distance(name, candidate, most)
+        if 0 < slips <= most and (best is None or slips < best[0]):
+            best = (slips, candidate)
+    return best[1] if best is not None else ""
+
+
+@rule(
+    "HFT005",
+    "best-model-needs-equal-strategies",
+    severity=Severity.ERROR,
+    evidence=("https://huggingface.co/docs/transformers/main_classes/trainer",),
+)
+def best_model_needs_equal_strategies(job: Job) -> Iterator[Verdict]:
+    """The best checkpoint is to be loaded at the end, but saving and evaluating do not go together.
+
+    What it checks:
+        With load_best_model_at_end, save_strategy and eval_strategy are the same (or save_strategy is `best`), and
+        with `steps` save_steps is a multiple of eval_steps.
+
+    Why it matters:
+        The trainer refuses to start otherwise, after the job has been queued and the model has been found.
+
+    Example:
+        `load_best_model_at_end: true` with `save_strategy: epoch` and no eval_strategy (whose default is `no`).
+
+    Fix:
+        Give both the same strategy, and save at a multiple of the steps between evaluations.
+
+    Known limits:
+        Only where load_best_model_at_end and a strategy stand in a file of arguments or on one command line; axolotl
+        and scripts set further defaults. On a command line alone it is a warning for that reason.
+
+    Evidence:
+        transformers' documentation of TrainingArguments (load_best_model_at_end).
+    """
+    met = False
+    for subject, scope, launch in subjects(job):
+        best = told_to_trainer(job, "load_best_model", scope)
+        saving, evaluating = (told_to_trainer(job, f"{name}_strategy", scope) for name in ("save", "eval"))
+        if not best or not (saving or evaluating) or not uses_hugging_face(job, launch, scope):
+            continue
+        met = True
+        open_end = undecided(subject, (*best, *saving, *evaluating), launch)
+        if open_end is not None:
+            yield open_end
+            continue
+        save = (texts(job_value(saving)) or ("",)) if saving else ("steps",)
+        check = (texts(job_value(evaluating)) or ("",)) if evaluating else ("no",)
+        if best[0].value != Known(True) or save == ("best",) or (set(save) & set(check) and save != ("steps",)):
+            yield passed(subject)
+        elif not set(save) & set(check):
+            one = quoted(saving[0]) if saving else "save_strategy is steps by default"
+            other = quoted(evaluating[0]) if evaluating else "eval_strategy is no by default"
+            yield failed(
+                subject,
+                f"{quoted(best[0])} needs saving and evaluating to go together, but {one} and {other}: the trainer"
+                " refuses to start.",
+                at=best[0],
+                also=tuple((claim, "its strategy") for claim in (*saving[:1], *evaluating[:1])),
+                remedy="Give save_strategy and eval_strategy the same value.",
+                severity=_severity(best[0], launch),
+            )
+        else:
+            yield _steps(job, subject, scope, launch, best[0])
+    if not met:
+        yield not_applicable(job.name, "no trainer is told to load its best checkpoint")
+
+
+def _severity(best: Claim, launch: Launch | None) -> Severity | None:
+    return Severity.WARNING if best.source == "arguments" or launch is None else None
+
+
+def _steps(job: Job, subject: str, scope: Scope, launch: Launch | None, best: Claim) -> Verdict:
+    saved, checked = (told_to_trainer(job, f"{name}_steps", scope) for name in ("save", "eval"))
+    open_end = undecided(subject, (*saved, *checked), launch)
+    every, each = _numbers(saved), _numbers(checked)
+    if open_end is not None:
+        return open_end
+    if not saved or not checked or len(every) != 1 or len(each) != 1 or each[0] < 1 or every[0] < 1:
+        return passed(subject)
+    if every[0] % each[0] == 0:
+        return passed(subject)
+    return failed(
+        subject,
+        f"{quoted(best)} needs a checkpoint at evaluations only, but {quoted(saved[0])} is no multiple of"
+        f" {quoted(checked[0])}: the trainer refuses to start.",
+        at=saved[0],
+        also=((checked[0], "evaluates"), (best, "needs both together")),
+        remedy=f"Give save_steps a multiple of {each[0]:g}.",
+        severity=_severity(best, launch),
+    )
+
+
+@rule(
+    "HFT006",
+    "two-precisions-at-once",
+    severity=Severity.ERROR,
+    profile="gate",
+    evidence=("https://huggingface.co/docs/transformers/main_classes/trainer", "huggingface/transformers#32622"),
+)
+def two_precisions_at_once(job: Job) -> Iterator[Verdict]:
+    """The trainer is told fp16 and bf16, or Accelerate one and the trainer the other.
+
+    What it checks:
+        fp16 and bf16 are not both on in one file of arguments or on one command line; and Accelerate's mixed_precision
+        is not the other one of the two that the trainer is told.
+
+    Why it matters:
+        The trainer refuses both at once. Where Accelerate and the trainer differ the trainer's value wins, without a
+        word: fp16 with its loss scaling instead of bf16, or the other way round.
+
+    Example:
+        `accelerate launch --mixed_precision bf16 train.py --fp16`.
+
+    Fix:
+        Say it once.
+
+    Known limits:
+        A difference between Accelerate and the trainer is a warning. What the script itself decides is not seen.
+
+    Evidence:
+        transformers' documentation of TrainingArguments; huggingface/transformers#32622 (who wins).
+    """
+    met = False
+    for subject, scope, launch in subjects(job):
+        trainer = told_to_trainer(job, "mixed_precision", scope)
+        outer = strongest(c for c in job.about("mixed_precision", scope) if c.source == "accelerate")
+        if not trainer:
+            continue
+        met = True
+        open_end = undecided(subject, (*trainer, *outer), launch)
+        words = list(dict.fromkeys(text for claim in trainer for text in texts(claim.value)))
+        if open_end is not None:
+            yield open_end
+        elif len(words) > 1 and len({claim.span for claim in trainer}) > 1:
+            yield failed(
+                subject,
+                f"{quoted(trainer[0])} and {quoted(trainer[1])} are both on; the trainer takes at most one of them.",
+                at=trainer[1],
+                also=((trainer[0], "the other one"),),
+                remedy="Turn one of fp16 and bf16 off.",
+                severity=None if uses_hugging_face(job, launch, scope) else Severity.WARNING,
+            )
+        elif outer and not set(words) & {*texts(job_value(outer)), "no"} and texts(job_value(outer)) != ("no",):
+            yield failed(
+                subject,
+                f"{quoted(trainer[0])} tells the trainer {words[0]}, but {placed(outer[0])} tells Accelerate"
+                f" {texts(job_value(outer))[0]}; the trainer's is taken.",
+                at=trainer[0],
+                also=((outer[0], "Accelerate's"),),
+                remedy="Say the precision once, or the same in both places.",
+                severity=Severity.WARNING,
+            )
+        else:
+            yield passed(subject)
+    if not met:
+        yield not_applicable(job.name, "no trainer is told a precision")
