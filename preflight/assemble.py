@@ -41,19 +41,15 @@ _IDLE = frozenset(
     (
         *("script", "argument_default", "strict_arguments", "local_rank_argument", "loop_over_epochs", "entry_point"),
         *("training_framework", "package", "wheel_cuda", "paddle_version", "installing_line"),
-        "script",
-        "argument_default",
-        "strict_arguments",
         "declared_options",
-        "local_rank_argument",
-        "loop_over_epochs",
-        "training_framework",
     )
 )
-_BATCH = re.compile(r"^#SBATCH\s", re.MULTILINE)
+_BATCH = re.compile(r"^#(?:SBATCH|PBS|BSUB|COBALT)\s", re.MULTILINE)
 #: Unit tests start pieces of jobs of their own; in a folder nobody means them, by name they can still be given.
 _TEST_NAME = re.compile(r"(?:^|/)(?:test_[^/]*|[^/]*_test|conftest)\.py$")
 _TEST_WORDS = re.compile(r"^[ \t]*(?:async )?def test_|^(?:import|from) (?:pytest|unittest)\b", re.MULTILINE)
+#: Sources whose claims about the whole job come from the header of a batch script.
+_SCHEDULERS = frozenset(("slurm", "pbs", "lsf", "sge", "cobalt", "flux"))
 _SUBMITS = re.compile(r"\bsbatch\b")
 
 
@@ -382,7 +378,7 @@ class _Gathering:
 
 
 def _is_header(claim: Claim) -> bool:
-    return claim.source == "slurm" and claim.scope == WHOLE_JOB and claim.strength is Strength.SCHEDULER
+    return claim.source in _SCHEDULERS and claim.scope == WHOLE_JOB and claim.strength is Strength.SCHEDULER
 
 
 def _moved(claim: Claim, origin: WrittenFile) -> Claim:

@@ -15,19 +15,21 @@ from preflight.job.value import Unresolved, Value
 class Symbol(str, enum.Enum):
     """One recognised run-time value; its text is contained in `Unresolved.why`."""
 
-    FIRST_ALLOCATED_HOST = "the first host of the Slurm allocation"
-    FIRST_ALLOCATED_ADDRESS = "an address of the first host of the Slurm allocation"
-    ALLOCATED_HOSTS = "the hosts of the Slurm allocation"
-    OTHER_ALLOCATED_HOST = "a later host of the Slurm allocation"
-    ALLOCATED_HOST_COUNT = "the number of hosts of the Slurm allocation"
+    FIRST_ALLOCATED_HOST = "the first host of the allocation"
+    FIRST_ALLOCATED_ADDRESS = "an address of the first host of the allocation"
+    ALLOCATED_HOSTS = "the hosts of the allocation"
+    OTHER_ALLOCATED_HOST = "a later host of the allocation"
+    ALLOCATED_HOST_COUNT = "the number of hosts of the allocation"
     THIS_HOST = "the name of the host it runs on"
     THIS_ADDRESS = "an address of the host it runs on"
     SUBMISSION_HOST = "the host that the job was submitted from"
-    JOB_ID = "the Slurm job id"
-    NODE_LIST = "the node list of the Slurm allocation"
-    PROCESS_RANK = "the rank of the Slurm task"
-    NODE_RANK = "the index of the node in the Slurm allocation"
-    LOCAL_RANK = "the index of the Slurm task on its node"
+    JOB_ID = "the id of the batch job"
+    NODE_LIST = "the node list of the allocation"
+    PROCESS_RANK = "the rank of the task"
+    NODE_RANK = "the index of the node in the allocation"
+    LOCAL_RANK = "the index of the task on its node"
+    NODE_FILE = "the file in which the scheduler lists the hosts"
+    NODE_FILE_LINES = "the lines of the scheduler's list of hosts"
     ARRAY_TASK = "the index of the Slurm array task"
     GPU_COUNT = "the number of GPUs of the host it runs on"
     CORE_COUNT = "the number of CPU cores of the host it runs on"
@@ -45,7 +47,7 @@ THIS_ADDRESS = Symbol.THIS_ADDRESS.value
 RANDOM_NUMBER = Symbol.RANDOM_NUMBER.value
 JOB_ID = Symbol.JOB_ID.value
 
-#: Variables that a Slurm job always finds set, to a value no file tells.
+#: Variables that a batch job, or a rank that MPI started, always finds set, to a value no file tells.
 RUNTIME_VARIABLES = {
     "SLURM_JOB_ID": Symbol.JOB_ID,
     "SLURM_JOBID": Symbol.JOB_ID,
@@ -59,6 +61,34 @@ RUNTIME_VARIABLES = {
     "SLURM_NODEID": Symbol.NODE_RANK,
     "SLURM_LOCALID": Symbol.LOCAL_RANK,
     "SLURM_ARRAY_TASK_ID": Symbol.ARRAY_TASK,
+    "PBS_JOBID": Symbol.JOB_ID,
+    "LSB_JOBID": Symbol.JOB_ID,
+    "COBALT_JOBID": Symbol.JOB_ID,
+    "FLUX_JOB_ID": Symbol.JOB_ID,
+    "PBS_NODEFILE": Symbol.NODE_FILE,
+    "LSB_DJOB_HOSTFILE": Symbol.NODE_FILE,
+    "LSB_DJOB_RANKFILE": Symbol.NODE_FILE,
+    "COBALT_NODEFILE": Symbol.NODE_FILE,
+    "PE_HOSTFILE": Symbol.NODE_LIST,
+    "LSB_HOSTS": Symbol.NODE_LIST,
+    "LSB_MCPU_HOSTS": Symbol.NODE_LIST,
+    "PBS_NODENUM": Symbol.NODE_RANK,
+    "PBS_ARRAY_INDEX": Symbol.ARRAY_TASK,
+    "PBS_ARRAYID": Symbol.ARRAY_TASK,
+    "LSB_JOBINDEX": Symbol.ARRAY_TASK,
+    "OMPI_COMM_WORLD_RANK": Symbol.PROCESS_RANK,
+    "OMPI_COMM_WORLD_LOCAL_RANK": Symbol.LOCAL_RANK,
+    "OMPI_COMM_WORLD_NODE_RANK": Symbol.LOCAL_RANK,
+    "PMI_RANK": Symbol.PROCESS_RANK,
+    "PMIX_RANK": Symbol.PROCESS_RANK,
+    "MPI_LOCALRANKID": Symbol.LOCAL_RANK,
+    "MV2_COMM_WORLD_RANK": Symbol.PROCESS_RANK,
+    "MV2_COMM_WORLD_LOCAL_RANK": Symbol.LOCAL_RANK,
+    "PALS_RANKID": Symbol.PROCESS_RANK,
+    "PALS_LOCAL_RANKID": Symbol.LOCAL_RANK,
+    "PALS_NODEID": Symbol.NODE_RANK,
+    "FLUX_TASK_RANK": Symbol.PROCESS_RANK,
+    "FLUX_TASK_LOCAL_ID": Symbol.LOCAL_RANK,
     "SLURMD_NODENAME": Symbol.THIS_HOST,
     "HOSTNAME": Symbol.THIS_HOST,
     "HOST": Symbol.THIS_HOST,

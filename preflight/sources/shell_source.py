@@ -10,7 +10,10 @@ from preflight.sources.base import Reading, SourceFile, Tree
 from preflight.sources.comments import suppressions
 from preflight.sources.redaction import secrets_of, without_secrets
 
-_SUFFIXES = (".sh", ".bash", ".sbatch", ".slurm", ".job", ".slrm", ".sub", ".ksh", ".zsh")
+_SUFFIXES = (
+    *(".sh", ".bash", ".ksh", ".zsh", ".sbatch", ".slurm", ".slrm", ".job", ".sub"),
+    *(".pbs", ".qsub", ".lsf", ".bsub", ".sge", ".cobalt"),
+)
 _SHEBANG = re.compile(r"#!\s*\S*(/|\s)(env\s+(-S\s+)?)?(ba|da|z|k)?sh\b")
 _HETEROGENEOUS = re.compile(r"^#SBATCH[ \t]+(hetjob|packjob)\b", re.MULTILINE)
 _HEAD = 4096
@@ -33,15 +36,16 @@ class ShellSource:
     roles = ()
 
     def recognises(self, file: SourceFile) -> bool:
-        """Whether this is a shell script, by its name, its first line or its `#SBATCH` header."""
+        """Whether this is a shell script, by its name, its first line or its batch header."""
         head = file.text[:_HEAD]
         if file.path.lower().endswith(_SUFFIXES):
             return True
-        return bool(_SHEBANG.match(head)) or bool(re.search(r"^#SBATCH\s+-", head, re.MULTILINE))
+        return bool(_SHEBANG.match(head)) or bool(re.search(r"^#(?:SBATCH|PBS|BSUB|COBALT)\s+-", head, re.MULTILINE))
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
         """State what the script's header and its launches claim."""
         from preflight.sources.launchers import slurm, slurm_header
+        from preflight.sources.launchers.batch_headers import batch_header
         from preflight.sources.launchers.context import exported
         from preflight.sources.launchers.reading import read_commands
         from preflight.sources.launchers.stating import Stating
@@ -51,11 +55,16 @@ class ShellSource:
         script = evaluate(file, tree)
         # The parts of a heterogeneous job have counts of their own, which no claim about the whole could state.
         header = {} if _HETEROGENEOUS.search(file.text) else slurm.from_directives(script.directives)
-        stating = Stating("slurm", scope)
+        other = batch_header(file) if not script.directives else None
+        scheduler = other.scheduler if other is not None else "slurm"
+        if other is not None:
+            header = other.asked
+        stating = Stating(scheduler, scope)
         slurm.state(stating, header)
-        slurm_header.state_header(stating, header, script.directives if header else ())
-        launches = read_commands(script.commands, header, tree, batch=bool(script.directives))
-        steps = state_steps(script.commands, header, file.text) if header else ()
+        slurm_header.state_header(stating, header, script.directives if header and other is None else ())
+        batch = bool(script.directives) or other is not None
+        launches = read_commands(script.commands, header, tree, batch=batch, scheduler=scheduler)
+        steps = state_steps(script.commands, header, file.text) if header and other is None else ()
         exports = () if launches.launches else exported(script.final, scope)
         read = tuple(reads.claims(file, scope)) if header or launches.launches else ()
         reading = Reading(

@@ -9,6 +9,7 @@ from preflight.job import Claim, Job, Launch
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule
 from preflight.outcome import Confidence, Severity
 from preflight_rules.reading import (
+    SCHEDULERS,
     certainly_several,
     counted,
     deciding,
@@ -22,8 +23,6 @@ from preflight_rules.reading import (
 
 #: Variables that decide how ranks talk to each other: they have to be the same for all of them.
 _TRAVELLING = re.compile(r"env\.(?:NCCL|GLOO|UCX|FI|RCCL|HOROVOD|TORCH_NCCL)_\w+|env\.(?:MASTER_ADDR|MASTER_PORT)")
-#: Sources whose header brings hosts and slots of its own, whatever the hostfile says.
-_SCHEDULERS = frozenset(("slurm", "pbs", "lsf", "sge"))
 
 
 def _mpi_launches(job: Job) -> Iterator[Launch]:
@@ -34,7 +33,7 @@ def _mpi_launches(job: Job) -> Iterator[Launch]:
 
 
 def _scheduled(job: Job) -> bool:
-    return any(claim.source in _SCHEDULERS and not claim.scope.launch for claim in job.claims)
+    return any(claim.source in SCHEDULERS and not claim.scope.launch for claim in job.claims)
 
 
 def _implementation(job: Job, launch: Launch) -> tuple[str, ...]:

@@ -27,6 +27,15 @@ _LONGEST_VALUE = 60
 AGENT_LAUNCHERS = frozenset({"torchrun", "accelerate", "llamafactory-cli", "paddle", "torch.distributed.launch"})
 #: What starts its command once on every node or task of an allocation.
 SPREADING_WRAPPERS = frozenset({"srun", "mpirun", "mpiexec", "pdsh", "horovodrun"})
+#: Schedulers whose headers are read: the source of their claims, their name, and what starts a line on every node.
+SCHEDULERS = {
+    "slurm": ("Slurm", "srun --ntasks-per-node=1"),
+    "pbs": ("PBS", "mpiexec --ppn 1"),
+    "lsf": ("LSF", "blaunch"),
+    "cobalt": ("Cobalt", "mpiexec --ppn 1"),
+    "flux": ("Flux", "flux run --tasks-per-node=1"),
+    "sge": ("Grid Engine", "mpirun --npernode 1"),
+}
 #: Launchers that themselves reach the other nodes.
 REACHING_LAUNCHERS = frozenset({"srun", "mpirun", "mpiexec", "deepspeed", "horovodrun"})
 
@@ -245,4 +254,4 @@ def is_unspecified(host: str) -> bool:
 
 def on_first_node_only(claim: Claim, launch: Launch) -> bool:
     """Whether a claim says that a batch script runs this launch itself, so on the first node alone."""
-    return claim.source == "slurm" and claim.scope.launch == launch.id and "srun" not in launch.wrappers
+    return claim.source in SCHEDULERS and claim.scope.launch == launch.id and "srun" not in launch.wrappers

@@ -10,6 +10,7 @@ from preflight.judgement import Verdict, failed, not_applicable, passed, rule, u
 from preflight.outcome import Confidence, Severity
 from preflight_rules.reading import (
     AGENT_LAUNCHERS,
+    SCHEDULERS,
     certainly_one,
     certainly_several,
     counted,
@@ -262,7 +263,7 @@ def _is_launcher(program: str) -> bool:
 
 def _granted(job: Job) -> tuple[Claim, ...]:
     """What the header of a batch script asks for."""
-    return tuple(c for c in job.setting("nodes") if c.source == "slurm")
+    return tuple(c for c in job.setting("nodes") if c.source in SCHEDULERS)
 
 
 def _of_this_task(claim: Claim) -> bool:
@@ -280,13 +281,14 @@ def _alone(job: Job, launch: Launch, told: Claim) -> Verdict:
             at=launch,
         )
     count, granted = spoken(numbers(told.value)), _granted(job)
+    name, starter = SCHEDULERS[granted[0].source if granted else "slurm"]
     return failed(
         launch.id,
-        f"{quoted(told)} makes {launch.launcher} wait for {count} nodes, but nothing starts it on the others: Slurm"
+        f"{quoted(told)} makes {launch.launcher} wait for {count} nodes, but nothing starts it on the others: {name}"
         " runs a batch script on the first node of its allocation only.",
         at=launch,
         also=((told, f"waits for {count}"), *((claim, "granted") for claim in granted)),
-        remedy=f"Put `srun --ntasks-per-node=1` before {launch.launcher}.",
+        remedy=f"Put `{starter}` before {launch.launcher}.",
     )
 
 
@@ -343,6 +345,6 @@ def allocated_nodes_never_used(job: Job) -> Iterator[Verdict]:
         f" one: {spoken(n - 1 for n in count)} stay idle.",
         at=granted[0],
         also=tuple((launch, "runs on the first node") for launch in alone[:8]),
-        remedy="Put `srun --ntasks-per-node=1` before the launcher and tell it the number of nodes, or ask for one"
-        " node.",
+        remedy=f"Put `{SCHEDULERS[granted[0].source][1]}` before the launcher and tell it the number of nodes, or ask"
+        " for one node.",
     )

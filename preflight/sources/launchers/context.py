@@ -149,14 +149,15 @@ def state_copies(
     *,
     elsewhere: bool,
     reaches_nodes: bool,
+    scheduler: str = "slurm",
 ) -> Stating:
     """How many copies of the line run and on how many nodes, as Slurm sees it.
 
     `header`: the `#SBATCH` options in force, empty where there are none. `elsewhere`: the script starts other things
     on other nodes, so that nothing can be said about a bare line. `reaches_nodes`: the launcher goes to other nodes
-    itself (deepspeed).
+    itself (deepspeed). `scheduler`: whose header that is.
     """
-    stating = Stating("slurm", line.scope, line.command.condition)
+    stating = Stating(scheduler, line.scope, line.command.condition)
     srun = next((wrapper for wrapper in reversed(wrappers) if wrapper.name == "srun"), None)
     if srun is not None:
         _state_srun(stating, srun, header)
@@ -170,13 +171,14 @@ def wrappers_reach_nodes(wrappers: tuple[Wrapper, ...]) -> bool:
     return any(w.name in _REMOTE for w in wrappers)
 
 
-_REMOTE = ("srun", "mpirun", "horovodrun", "ssh", "pdsh", "clush", "ibrun")
+_REMOTE = ("srun", "mpirun", "horovodrun", "ssh", "pdsh", "clush", "ibrun", "jsrun", "aprun", "pbsdsh", "blaunch")
 
 
 def _state_bare(stating: Stating, line: LaunchLine, header: dict[str, slurm.Asked]) -> None:
     word = line.words[0]
-    spelling = f"{word.spelling} (no srun in front: runs on the first node only)"
-    because = tuple(slurm.state(Stating("slurm"), {k: v for k, v in header.items() if k == "nodes"}).values())
+    starter = "srun" if stating.source == "slurm" else "mpiexec or ssh"
+    spelling = f"{word.spelling} (no {starter} in front: runs on the first node only)"
+    because = tuple(slurm.state(Stating(stating.source), {k: v for k, v in header.items() if k == "nodes"}).values())
     for quantity in ("nodes", "tasks_per_node"):
         stating.say(quantity, Known(1), word.span, spelling, strength=Strength.SCHEDULER, because=because)
 

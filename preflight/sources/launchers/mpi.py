@@ -85,7 +85,12 @@ def state(stating: Stating, scanned: Scanned, word: Word, line: LaunchLine, tree
     _state_program(stating, scanned, word)
     # Who starts the tasks decides, whatever the allocation would hold.
     stating.given("tasks", scanned.last("np"), as_int, strength=Strength.SCHEDULER)
-    stating.given("tasks_per_node", scanned.last("per_node"), lambda value: as_int(lift(_first_number, value)))
+    stating.given(
+        "tasks_per_node",
+        scanned.last("per_node"),
+        lambda value: as_int(lift(_first_number, value)),
+        strength=Strength.SCHEDULER,
+    )
     stating.given("mpi_mapping", scanned.last("map_by", "oversubscribe", "spread"), lambda value: lift(str, value))
     hosts = scanned.last("host")
     if hosts is not None:

@@ -6,7 +6,7 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from preflight.job import Claim, Known, Scope, Span
+from preflight.job import Claim, Known, Note, NoteKind, Scope, Span
 from preflight.sources.base import Command, LauncherReader, LaunchLine, Reading, Tree, Variable, Word
 from preflight.sources.launchers import slurm
 from preflight.sources.launchers.accelerate import AccelerateReader
@@ -86,15 +86,21 @@ class _Found:
 
 
 def read_commands(
-    commands: Sequence[Command], header: Mapping[str, slurm.Asked], tree: Tree, *, batch: bool
+    commands: Sequence[Command],
+    header: Mapping[str, slurm.Asked],
+    tree: Tree,
+    *,
+    batch: bool,
+    scheduler: str = "slurm",
 ) -> Reading:
     """All that the commands of one script claim.
 
     Args:
         commands: as evaluated, inner ones behind their outer one.
-        header: the script's `#SBATCH` options.
+        header: the script's `#SBATCH` options, or those of another scheduler under their names.
         tree: for the files they name.
-        batch: the script has a Slurm header, so it runs on the first node of an allocation.
+        batch: the script has such a header, so it runs on the first node of an allocation.
+        scheduler: whose header it is.
     """
     elsewhere = any(_starts_elsewhere(command) for command in commands)
     inner: dict[int, list[Command]] = {}
@@ -107,6 +113,8 @@ def read_commands(
     inside: dict[Span, list[Scope]] = {}
     for command in commands:
         if len(result.launches) >= _MOST_LAUNCHES:
+            message = f"{_MOST_LAUNCHES} launches were read; what stands behind them was not looked at"
+            result = replace(result, notes=(*result.notes, Note(NoteKind.TOO_LARGE, message, command.span)))
             break
         if _is_read_inside(command, inner.get(id(command), ())):
             continue
@@ -116,7 +124,7 @@ def read_commands(
             claims.extend(plain.claims)
             result = replace(result, references=(*result.references, *plain.references))
             continue
-        reading = _read(line, dict(header) if batch else {}, tree, elsewhere=elsewhere)
+        reading = _read(line, dict(header) if batch else {}, tree, elsewhere=elsewhere, scheduler=scheduler)
         if not reading.launches:
             continue
         claims.extend(reading.claims)
@@ -283,7 +291,7 @@ def _starts_elsewhere(command: Command) -> bool:
     return name not in slurm.HARMLESS and not (words and posixpath.basename(words[0]) in slurm.HARMLESS)
 
 
-def _read(line: Line, header: dict[str, slurm.Asked], tree: Tree, *, elsewhere: bool) -> Reading:
+def _read(line: Line, header: dict[str, slurm.Asked], tree: Tree, *, elsewhere: bool, scheduler: str) -> Reading:
     launch = line.line
     reading = line.found.reader.read(launch, tree)
     if not reading.launches:
@@ -295,6 +303,7 @@ def _read(line: Line, header: dict[str, slurm.Asked], tree: Tree, *, elsewhere: 
         header,
         elsewhere=elsewhere or line.prefixed,
         reaches_nodes=any(started.launcher == "deepspeed" for started in reading.launches),
+        scheduler=scheduler,
     )
     environment = state_environment(launch, line.environment)
     return replace(

@@ -174,6 +174,24 @@ KINDS: dict[str, Kind] = {
         passes_environment=False,
     ),
     "flock": Kind(table({"other": "-w --timeout -E"}, {"flag": "-n -x -s -u -o"}), plain=1),
+    "jsrun": Kind(
+        table(
+            {
+                "np": "-n --nrs -p --np",
+                "other": "-r --rs_per_host -a --tasks_per_rs -g --gpu_per_rs -c --cpu_per_rs -d --launch_distribution"
+                " -b --bind -l --latency_priority -E --env -e --exit_on_error -i --immediate -K --rs_per_socket -k"
+                " --stdio_stderr -o --stdio_stdout -t --stdio_input -M --smpiargs -h --chdir -U --use_resources -A",
+            },
+            {},
+        )
+    ),
+    "aprun": Kind(
+        table(
+            {"np": "-n", "per_node": "-N", "other": "-d -j -S -L -cc -e -p -F -m -r -sn -sl"}, {"flag": "-B -b -q -ss"}
+        )
+    ),
+    "pbsdsh": Kind(table({"other": "-n -c -h"}, {"flag": "-s -u -v -o"}), passes_environment=False),
+    "blaunch": Kind(table({"other": "-u -use-login-shell"}, {"flag": "-n -z"}), plain=0),
     "ibrun": Kind(table({"other": "-n -o"}, {})),
 }
 KINDS.update(mamba=KINDS["conda"], micromamba=KINDS["conda"])

@@ -18,6 +18,11 @@ LONGEST_SCRIPT = 400_000
 _TEMPLATE = re.compile(r"\{\{[^\n]{0,200}?\}\}|\{%[^\n]{0,200}?%\}|<%[^\n]{0,200}?%>")
 
 
+#: Headers of other schedulers: their scripts run on the first node of an allocation too.
+_OTHER_BATCH = re.compile(r"^#(?:PBS|BSUB|COBALT)[ \t]+-", re.MULTILINE)
+_HEAD = 20_000
+
+
 def evaluate(
     file: SourceFile,
     tree: Tree,
@@ -44,7 +49,7 @@ def evaluate(
     start = Place(document.file, 0, 0)
     try:
         machine.directives.extend(slurm.directives(document))
-        state.batch = bool(machine.directives)
+        state.batch = bool(machine.directives) or _OTHER_BATCH.search(text[:_HEAD]) is not None
         state.variables.update(from_environment(environment or {}, start))
         if arguments:
             state.positional = Positional(tuple(_argument(word, start) for word in arguments))

@@ -28,7 +28,19 @@ def symbol_after(why: str, words: Sequence[str]) -> str | None:
         if name == "cut" and re.search(r"-f ?1$", rest) and re.search(r"-d", rest):
             return Symbol.FIRST_ALLOCATED_HOST.value
         return why if name in _KEEPS or name == "head" else None
-    single = {symbol.value for symbol in Symbol} - {Symbol.ALLOCATED_HOSTS.value, Symbol.NODE_LIST.value}
+    if why == Symbol.NODE_FILE_LINES.value:
+        # One line for each slot: only without repetition it lists hosts.
+        if name == "uniq" or (name == "sort" and "u" in rest):
+            return Symbol.ALLOCATED_HOSTS.value
+        first = (name == "head" and _FIRST_LINE.search(rest)) or (name == "sed" and rest in ("-n 1p", "1q"))
+        if first or (name == "awk" and _AWK_FIRST.search(rest)):
+            return Symbol.FIRST_ALLOCATED_HOST.value
+        return why if name in _KEEPS else None
+    single = {symbol.value for symbol in Symbol} - {
+        Symbol.ALLOCATED_HOSTS.value,
+        Symbol.NODE_LIST.value,
+        Symbol.NODE_FILE.value,
+    }
     if why in single and (name in _KEEPS or name in ("head", "tail")):
         return why
     return None

@@ -22,7 +22,7 @@ def look_up(machine: Machine, state: State, name: str, place: Place, spelling: s
     if name == "BASH_SOURCE":
         path = machine.reading[-1] if machine.reading else machine.main.path
         return Slot(Kind.ARRAY, place, items=(Field(literal(path, place, spelling), place),))
-    if name in ("PWD", "OLDPWD", "SLURM_SUBMIT_DIR"):
+    if name in ("PWD", "OLDPWD", "SLURM_SUBMIT_DIR", "PBS_O_WORKDIR", "LS_SUBCWD", "SGE_O_WORKDIR"):
         if name == "PWD" and state.directory is not None:
             return text_slot(literal(state.directory or ".", place, spelling), place)
         return text_slot(hole(f"${name} is the directory it is started in", place, spelling), place)

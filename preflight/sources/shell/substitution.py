@@ -250,6 +250,9 @@ class _Reader:
             return self.unknown("nvidia-smi")
         if name == "expr":
             return self.expression(state, arguments)
+        if name in _READERS and arguments and reasons(arguments[-1].text) == Symbol.NODE_FILE.value:
+            lines = self.symbol(Symbol.NODE_FILE_LINES)
+            return lines if name == "cat" else self.filter(state, lines, [fields[0], *arguments[:-1]])
         words = strings(arguments)
         if words is None:
             return None
@@ -325,6 +328,8 @@ def _words(node: Node) -> list[Node]:
     ]
 
 
+#: Programs that read the file which is named last.
+_READERS = frozenset(("cat", "head", "tail", "sort", "uniq", "awk", "sed", "cut"))
 _SIMPLE = {
     "nproc": Symbol.CORE_COUNT,
     "shuf": Symbol.RANDOM_NUMBER,

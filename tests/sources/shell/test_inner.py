@@ -76,7 +76,7 @@ def test_launcher_in_a_string() -> None:
     )
     inner = script(text).commands[1]
     assert plain(inner) == ["torchrun", "--nnodes", "4", "--node_rank", None, "train.py", "--tp", "2"]
-    assert inner.words[4].value == Unresolved("the rank of the Slurm task")
+    assert inner.words[4].value == Unresolved("the rank of the task")
     assert inner.words[1].span.line == 2
     assert inner.words[6].span.line == 3
 
