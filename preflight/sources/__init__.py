@@ -9,6 +9,7 @@ PACK = (
     "preflight.sources.paddlerec_config:PaddleRecSource",
     "preflight.sources.trainer_config:TrainerConfigSource",
     "preflight.sources.gpt_neox:GptNeoxSource",
+    "preflight.sources.index_list:IndexListSource",
     "preflight.sources.hostfile:HostfileSource",
     "preflight.sources.python.source:PythonSource",
 )

@@ -23,6 +23,7 @@ from preflight.sources.launchers.installing import read_installs
 from preflight.sources.launchers.options import text_of
 from preflight.sources.launchers.origins import with_origins
 from preflight.sources.launchers.paddle import PaddleReader
+from preflight.sources.launchers.paddle_v2 import PaddleV2Reader
 from preflight.sources.launchers.paddle_wrapper import PaddleWrapperReader, is_wrapper
 from preflight.sources.launchers.plain import plain_program
 from preflight.sources.launchers.program import ProgramReader, is_program
@@ -48,6 +49,7 @@ READERS: tuple[LauncherReader, ...] = (
     AccelerateReader(),
     PaddleReader(),
     PaddleWrapperReader(),
+    PaddleV2Reader(),
     RayReader(),
     ComposerReader(),
     LlamaFactoryReader(),
@@ -178,7 +180,7 @@ def launch_line(
     found = _launcher(peeled.words)
     prefixed = False
     if found is None:
-        at = find_launcher(peeled.words, lambda name: any(name in reader.names for reader in READERS))
+        at = find_launcher(peeled.words, _is_launcher)
         if at is not None:
             found = _launcher(peeled.words[at:])
             prefixed = True
@@ -213,6 +215,11 @@ def _is_spread(peeled: Peeled) -> bool:
         return False
     count = peeled.wrappers[-1].scanned.last("np")
     return count is not None and count.value not in (Known("1"), Known(1)) and is_program(peeled.words[0])
+
+
+def _is_launcher(name: str) -> bool:
+    """Whether a word somewhere on a line is a launcher by its name; `paddle` may be anything there."""
+    return name != "paddle" and any(name in reader.names for reader in READERS)
 
 
 def _launcher(words: Sequence[Word]) -> _Found | None:

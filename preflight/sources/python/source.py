@@ -15,6 +15,7 @@ from preflight.sources.base import Reading, SourceFile, Tree
 from preflight.sources.comments import suppressions
 from preflight.sources.python import (
     arguments,
+    cluster_train,
     collectives,
     devices,
     divergence,
@@ -43,6 +44,7 @@ _READERS: tuple[Callable[[Module], Iterable[Claim | Reference]], ...] = (
     required.claims,
     serial.claims,
     paddle.claims,
+    cluster_train.claims,
     frameworks.claims,
     entry.claims,
     saving.claims,
@@ -91,7 +93,7 @@ _WORDS_OF_MODULES = (
 _WORDS = (
     r"DataLoader|Sampler|load_dataset|\bload\(|memmap|glob\(|read_csv|read_parquet|h5py|load_from_disk|ImageFolder"
     r"|WebDataset|TFRecordDataset|lmdb|environ|putenv|add_argument|click|epoch|[dD]eep[sS]peed|fleet|RoleMaker"
-    r"|init_parallel_env|minimize|ParallelExecutor|placement_group"
+    r"|init_parallel_env|minimize|ParallelExecutor|placement_group|PADDLE_PORT|py_data_sources2|gradient_servers"
 )
 _SPEAKING = {
     "": re.compile(f"{_WORDS_OF_MODULES}|{_WORDS}"),

@@ -1,0 +1,2 @@
+HOSTS = ["a"]
+# PADDLE_PORT is elsewhere

@@ -1,0 +1,2 @@
+#!/bin/bash
+paddle train --config=c.py --num_passes=3

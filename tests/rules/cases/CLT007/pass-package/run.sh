@@ -1,0 +1,2 @@
+#!/bin/bash
+python paddle.py --job_dispatch_package=ws --local=0 --config=c.py
