@@ -43,6 +43,7 @@ schema: $(VENV)/.installed ## write the committed JSON Schemas anew
 	$(BIN)/preflight schema report > docs/report.schema.json
 	$(BIN)/preflight schema recording > docs/recording.schema.json
 	$(BIN)/preflight schema config > docs/config.schema.json
+	$(BIN)/preflight schema site-rules > docs/site-rules.schema.json
 
 tables: $(VENV)/.installed ## generate the tables of launcher options anew (fetches the pinned distributions)
 	$(BIN)/python -m tools.tables

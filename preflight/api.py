@@ -41,7 +41,7 @@ def lint(
         UsageError: a path does not exist, or lies outside `root`; `configuration` names an unknown rule, or
             excludes a pattern that is none.
     """
-    wanted = _configured(configuration, catalog.rules())
+    wanted = _configured(configuration, rules_for(configuration))
     jobs = jobs_in(paths, root=root, exclude=wanted.exclude, given=given)
     return judge(
         Recording(
@@ -68,7 +68,7 @@ def check(
     """
     from preflight.run import record
 
-    wanted = _configured(configuration, (*catalog.rules(), *catalog.checks()))
+    wanted = _configured(configuration, (*rules_for(configuration), *catalog.checks()))
     jobs = jobs_in(paths, root=root, exclude=wanted.exclude)
     recording = record(
         Recording(
@@ -79,7 +79,7 @@ def check(
             verb="check",
         ),
         options,
-        catalog.rules(),
+        rules_for(wanted),
         catalog.checks(),
         progress=progress,
     )
@@ -98,11 +98,21 @@ def judge(recording: Recording | str | Path) -> Report:
         recording = _load(Path(recording))
     return report_on(
         recording,
-        catalog.rules(),
+        rules_for(recording.configuration),
         catalog.checks() if recording.verb != "lint" else (),
         plugins=_plugins(),
         broken=_broken(recording.verb),
     )
+
+
+def rules_for(configuration: Configuration | None) -> tuple[Rule, ...]:
+    """Every rule that is installed, and those that a configuration declares."""
+    declared: tuple[Rule, ...] = ()
+    if configuration is not None and configuration.site_rules:
+        from preflight.declared import rules_of
+
+        declared = rules_of(configuration)
+    return tuple(sorted((*catalog.rules(), *declared), key=lambda item: item.meta.id))
 
 
 def crashed(error: BaseException, *, verb: str) -> Report:
@@ -215,9 +225,9 @@ def _configured(configuration: Configuration | None, items: Sequence[Rule | Chec
     unknown = catalog.unknown_names(wanted.select, items)
     if wanted.file and len(unknown) < len(wanted.select):
         # A file that all verbs share may select what belongs to another one.
-        unknown = catalog.unknown_names(unknown, (*catalog.rules(), *catalog.checks()))
+        unknown = catalog.unknown_names(unknown, (*items, *catalog.rules(), *catalog.checks()))
     if ignored := catalog.unknown_names(wanted.ignore, items):
-        unknown |= catalog.unknown_names(ignored, (*catalog.rules(), *catalog.checks()))
+        unknown |= catalog.unknown_names(ignored, (*items, *catalog.rules(), *catalog.checks()))
     for name, near in unknown.items():
         hint = f"; the nearest: {', '.join(near)}" if near else ""
         raise UsageError(f"there is no rule or check {name!r} here to select or ignore{hint}")

@@ -197,39 +197,51 @@ def judge(recording: Path, allow_incomplete: bool, **chosen: Any) -> int:
 
 @cli.command()
 @click.argument("name", metavar="ID")
-def explain(name: str) -> int:
+@options.SITE_RULES
+def explain(name: str, site_rules: tuple[Path, ...]) -> int:
     """Print what a rule or check looks for, why it matters and how to fix it.
 
     ID may also be its name, or an area (RDV), which lists what the area holds.
     """
     from preflight.explain import explanation
 
-    _print(explanation(name) + "\n")
+    _print(explanation(name, site_rules) + "\n")
     return 0
 
 
 @cli.command()
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
-def rules(output: str) -> int:
+@options.SITE_RULES
+def rules(output: str, site_rules: tuple[Path, ...]) -> int:
     """List every rule and check."""
     from preflight.explain import listing
 
-    _print(listing(output))
+    _print(listing(output, site_rules))
     return 0
 
 
 @cli.command()
-@click.argument("document", type=click.Choice(["report", "recording", "config"]), default="report")
+def quantities() -> int:
+    """List what the files of a job can say, for rules of your own."""
+    from preflight.explain import vocabulary
+
+    _print(vocabulary())
+    return 0
+
+
+@cli.command()
+@click.argument("document", type=click.Choice(["report", "recording", "config", "site-rules"]), default="report")
 def schema(document: str) -> int:
-    """Print the JSON Schema of the report, of a recording, or of a configuration file."""
+    """Print the JSON Schema of the report, of a recording, of a configuration file, or of site rules."""
     import json
 
-    from preflight import recording, report, settings
+    from preflight import recording, report, settings, site_rules
 
     makers: dict[str, Callable[[], dict[str, Any]]] = {
         "report": report.schema,
         "recording": recording.schema,
         "config": settings.schema,
+        "site-rules": site_rules.schema,
     }
     found = makers[document]()
     _print(json.dumps(found, indent=2, sort_keys=True) + "\n")

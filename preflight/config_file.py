@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 from pathlib import Path
 
-from preflight import baseline, catalog
-from preflight.configuration import Accepted, Configuration, FileIgnores, SeverityChoice, Waiver
+from preflight import baseline, catalog, site_rules
+from preflight.configuration import Accepted, Configuration, FileIgnores, SeverityChoice, SiteRule, Waiver
+from preflight.declared import rules_of
 from preflight.errors import UsageError
 from preflight.ignoring import problem as pattern_problem
+from preflight.ignoring import relocated
 from preflight.job import Span
 from preflight.job.hostname import is_host_range
 from preflight.judgement import Check, Rule
@@ -45,6 +46,7 @@ class Choices:
     exclude: tuple[str, ...] | None = None
     extend_exclude: tuple[str, ...] = ()
     baseline: Path | None = None
+    site_rules: tuple[Path, ...] = ()
     file: Path | None = None
     use_file: bool = True
 
@@ -66,13 +68,17 @@ def choose(choices: Choices, root: Path, start: Path, top: Path, *, read_baselin
     Raises:
         UsageError: the file cannot be used, with every problem at its place; or the command line names what is not.
     """
+    declared = site_rules.load(choices.site_rules)
     document = None
-    if choices.use_file:
-        document = _named(choices.file, root) if choices.file is not None else _found(root, start, top)
-    chosen = document.chosen() if document is not None else Chosen()
+    if choices.use_file and choices.file is not None:
+        document = _named(choices.file, root, declared)
+    elif choices.use_file:
+        document = _found(root, start, top, declared)
+    chosen = document.chosen() if document is not None else Chosen(Configuration(site_rules=declared))
     configuration = _with_choices(chosen.configuration, choices)
+    own = rules_of(configuration)
     for name in (*choices.ignore, *(choice.name for choice in choices.severities)):
-        _known(name)
+        _known(name, own)
     for choice in choices.severities:
         if why := _too_sure(choice):
             raise UsageError(f"--severity {choice.name}={choice.severity}: {why}")
@@ -105,27 +111,27 @@ def _with_choices(of_file: Configuration, choices: Choices) -> Configuration:
     )
 
 
-def _named(file: Path, root: Path) -> _Document:
+def _named(file: Path, root: Path, declared: tuple[SiteRule, ...]) -> _Document:
     try:
         text = file.read_text("utf-8")
     except OSError as error:
         raise UsageError(f"--config {file} cannot be read: {error.strerror}") from None
     except ValueError:
         raise UsageError(f"--config {file} is not UTF-8") from None
-    document = _document(text, file, root, trusted=True)
+    document = _document(text, file, root, declared, trusted=True)
     if document is None:
         raise UsageError(f"--config {file}: there is no [tool.preflight] in it")
     return document
 
 
-def _found(root: Path, start: Path, top: Path) -> _Document | None:
+def _found(root: Path, start: Path, top: Path, declared: tuple[SiteRule, ...]) -> _Document | None:
     """The nearest configuration, in the folder `start` or above it, not above `top`."""
     top = top.resolve()
     folder = start.resolve()
     while True:
         for name in NAMES:
             text = _text(folder / name, top)
-            document = _document(text, folder / name, root, trusted=False) if text is not None else None
+            document = _document(text, folder / name, root, declared) if text is not None else None
             if document is not None:
                 return document
         if folder == top or folder == folder.parent or top not in folder.parents:
@@ -149,7 +155,9 @@ def _text(file: Path, top: Path) -> str | None:
     return found.text
 
 
-def _document(text: str, file: Path, root: Path, *, trusted: bool) -> _Document | None:
+def _document(
+    text: str, file: Path, root: Path, declared: tuple[SiteRule, ...], *, trusted: bool = False
+) -> _Document | None:
     table: KeyPath = ("tool", "preflight") if file.name == "pyproject.toml" else ()
     if table and "preflight" not in text:
         return None
@@ -168,7 +176,9 @@ def _document(text: str, file: Path, root: Path, *, trusted: bool) -> _Document 
     )
     if isinstance(settings, list):
         problems, settings = settings, Settings()
-    document = _Document(file, shown, root, settings, places, table, trusted)
+    if trusted:
+        declared = site_rules.load([file.parent / said for said in settings.site_rules], taken=declared)
+    document = _Document(file, shown, root, settings, places, table, trusted, declared)
     problems.extend(document.problems())
     if problems:
         raise UsageError(document.sentence(problems))
@@ -186,6 +196,7 @@ class _Document:
     places: Places
     table: KeyPath
     trusted: bool
+    site_rules: tuple[SiteRule, ...]
 
     def sentence(self, problems: Iterable[Problem]) -> str:
         """Every problem with its place, in the order of the file."""
@@ -232,7 +243,7 @@ class _Document:
         for pattern, names in settings.per_file_ignores.items():
             named.extend((("per-file-ignores", pattern, n), name) for n, name in enumerate(names))
         waived = [(("waive", n, "rule"), waive.rule) for n, waive in enumerate(settings.waive)]
-        unknown = _unknown([name for _, name in (*named, *waived)])
+        unknown = _unknown([name for _, name in (*named, *waived)], rules_of(Configuration(site_rules=self.site_rules)))
         for path, name in (*named, *waived):
             if name in unknown:
                 yield Problem(path, f"there is no rule or check {name!r}{unknown[name]}")
@@ -257,6 +268,7 @@ class _Document:
                 for pattern in self._from_root([said])
             ),
             waivers=tuple(filter(None, map(self._waiver, range(len(settings.waive))))),
+            site_rules=self.site_rules,
             file=self.shown,
         )
         return Chosen(configuration, settings.output or "")
@@ -280,18 +292,8 @@ class _Document:
         )
 
     def _from_root(self, said: Iterable[str]) -> tuple[str, ...]:
-        """Patterns, which are relative to the file's folder, as they are relative to the root.
-
-        Those that can only match outside the root are left out. A file that lies elsewhere counts as at the root.
-        """
-        folder, root = self.file.parent.resolve(), self.root.resolve()
-        if folder in root.parents:
-            down = root.relative_to(folder).parts
-            return tuple(moved for one in said if (moved := _below(one, down)))
-        if root in folder.parents:
-            way = folder.relative_to(root).as_posix()
-            return tuple(f"/{way}/{one.lstrip('/') if _is_anchored(one) else f'**/{one}'}" for one in said)
-        return tuple(said)
+        """Patterns, which are relative to the file's folder, as they are relative to the root."""
+        return relocated(said, self.file.parent.resolve(), self.root.resolve())
 
     def baseline(self) -> Path | None:
         """The baseline that the file names, if any; one that was found in the tree names none outside its folder."""
@@ -308,45 +310,23 @@ def _at(value: str, *path: str | int) -> tuple[KeyPath, str]:
     return path, value
 
 
-def _is_anchored(pattern: str) -> bool:
-    """Whether a pattern speaks of a place, and not of a name in any folder."""
-    return "/" in pattern.rstrip("/")
-
-
-def _below(pattern: str, down: Sequence[str]) -> str:
-    """A pattern as seen from a folder further down; empty where it matches nothing there."""
-    left = pattern.lstrip("/").split("/") if _is_anchored(pattern) else []
-    if not left or left[0] == "**":
-        return pattern
-    for step in down:
-        if left[0] == "**":
-            break
-        if not fnmatchcase(step, left[0]):
-            return ""
-        left = left[1:]
-        if not left or left == [""]:
-            # It matches a folder that holds the root, and so everything.
-            return "*"
-    return "/" + "/".join(left)
-
-
 def _relative(file: Path, root: Path) -> str:
     """The path for people: from the root where it lies in or above it, else as it is."""
     way = os.path.relpath(file.resolve(), root.resolve())
     return str(file) if way.count("../") > 4 else way
 
 
-def _known(name: str) -> None:
+def _known(name: str, own: Sequence[Rule]) -> None:
     """Raises UsageError, with the nearest names, where there is no such rule, check or area."""
-    for unknown, hint in _unknown([name]).items():
+    for unknown, hint in _unknown([name], own).items():
         raise UsageError(f"there is no rule or check {unknown!r}{hint}")
 
 
-def _unknown(names: Sequence[str]) -> dict[str, str]:
+def _unknown(names: Sequence[str], own: Sequence[Rule] = ()) -> dict[str, str]:
     """Those of `names` that are no rule, check or area, with a hint. Checks are loaded only where need be."""
-    left = catalog.unknown_names(names, catalog.rules())
+    left = catalog.unknown_names(names, (*catalog.rules(), *own))
     if left:
-        left = catalog.unknown_names(left, (*catalog.rules(), *catalog.checks()))
+        left = catalog.unknown_names(left, (*catalog.rules(), *own, *catalog.checks()))
     return {name: f"; the nearest: {', '.join(near)}" if near else "" for name, near in left.items()}
 
 

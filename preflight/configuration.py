@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from preflight.job import Span
+from preflight.job.value import Scalar
 from preflight.outcome import PROFILES, Severity
 
 
@@ -56,6 +57,38 @@ class Accepted:
 
 
 @dataclass(frozen=True, slots=True)
+class Test:
+    """What a value has to be: `kind` is a key of a site rule (`at-most`), `values` what stands behind it."""
+
+    kind: str
+    values: tuple[Scalar, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """Tests of one value: `about` is `quantity`, `env` or `launch`, `name` which of them."""
+
+    about: str
+    name: str
+    tests: tuple[Test, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SiteRule:
+    """A rule that a site wrote down without code: where every one of `when` holds, `condition` has to."""
+
+    id: str
+    name: str
+    severity: str
+    message: str
+    remedy: str
+    evidence: str
+    condition: Condition
+    when: tuple[Condition, ...] = ()
+    file: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Configuration:
     """What the user chose that a verdict depends on.
 
@@ -82,6 +115,7 @@ class Configuration:
     waivers: tuple[Waiver, ...] = ()
     baseline: tuple[Accepted, ...] = ()
     baseline_file: str = ""
+    site_rules: tuple[SiteRule, ...] = ()
     file: str = ""
 
     def __post_init__(self) -> None:

@@ -5,29 +5,41 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Sequence
+from pathlib import Path
 
 from preflight import catalog
 from preflight.errors import UsageError
 from preflight.judgement import Check, Meta, Rule
 
 
-def everything() -> tuple[Rule | Check, ...]:
-    """All rules and checks, by id."""
+def everything(site_rules: Sequence[Path] = ()) -> tuple[Rule | Check, ...]:
+    """All rules and checks, by id, with those that files of site rules declare.
+
+    Raises:
+        UsageError: such a file cannot be used.
+    """
     found: list[Rule | Check] = [*catalog.rules(), *catalog.checks()]
+    if site_rules:
+        from preflight.configuration import Configuration
+        from preflight.declared import rules_of
+        from preflight.site_rules import load
+
+        found.extend(rules_of(Configuration(site_rules=load(site_rules))))
     return tuple(sorted(found, key=lambda item: item.meta.id))
 
 
-def explanation(name: str) -> str:
+def explanation(name: str, site_rules: Sequence[Path] = ()) -> str:
     """The docstring of the rule or check with this id or name, with its metadata above; of an area, its list.
 
     Raises:
         UsageError: there is none; the message names the nearest.
     """
     known: dict[str, Rule | Check] = {}
-    for item in everything():
+    there = everything(site_rules)
+    for item in there:
         known[item.meta.id] = known[item.meta.name] = item
     chosen = known.get(name.upper()) or known.get(name.lower())
-    area = [item for item in everything() if item.meta.area == name.upper()]
+    area = [item for item in there if item.meta.area == name.upper()]
     if chosen is None and area:
         return _rows(area).rstrip("\n")
     if chosen is None:
@@ -47,11 +59,21 @@ def explanation(name: str) -> str:
     return f"{meta.id} {meta.name}\n{' · '.join(facts)}\n\n{inspect.cleandoc(meta.doc)}"
 
 
-def listing(output: str) -> str:
+def listing(output: str, site_rules: Sequence[Path] = ()) -> str:
     """A line each (`text`), or all metadata (`json`)."""
+    found = everything(site_rules)
     if output == "json":
-        return json.dumps([_as_json(item) for item in everything()], indent=2) + "\n"
-    return _rows(everything())
+        return json.dumps([_as_json(item) for item in found], indent=2) + "\n"
+    return _rows(found)
+
+
+def vocabulary() -> str:
+    """A line for each quantity that files can state: its name, its type or unit, and what it means."""
+    from preflight.job.quantities import QUANTITIES
+
+    rows = [(item.name, item.unit or item.kind.__name__, item.meaning) for item in QUANTITIES.values()]
+    names, kinds = max(len(name) for name, _, _ in rows), max(len(kind) for _, kind, _ in rows)
+    return "".join(f"{name:<{names}}  {kind:<{kinds}}  {meaning}\n" for name, kind, meaning in sorted(rows))
 
 
 def _rows(items: Sequence[Rule | Check]) -> str:

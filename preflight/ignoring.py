@@ -10,6 +10,7 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,42 @@ def problem(pattern: str) -> str:
     if not _is_plain(pattern):
         return f"a pattern has at most {_LONGEST_PATTERN} characters and {_MOST_STARS} stars"
     return ""
+
+
+def relocated(patterns: Iterable[str], folder: Path, root: Path) -> tuple[str, ...]:
+    """Patterns that are relative to `folder` as they are relative to `root`.
+
+    Those that can only match outside the root are left out. A folder that lies elsewhere counts as the root.
+    """
+    if folder in root.parents:
+        down = root.relative_to(folder).parts
+        return tuple(moved for one in patterns if (moved := _below(one, down)))
+    if root in folder.parents:
+        way = folder.relative_to(root).as_posix()
+        return tuple(f"/{way}/{one.lstrip('/') if _is_anchored(one) else f'**/{one}'}" for one in patterns)
+    return tuple(patterns)
+
+
+def _is_anchored(pattern: str) -> bool:
+    """Whether a pattern speaks of a place, and not of a name in any folder."""
+    return "/" in pattern.rstrip("/")
+
+
+def _below(pattern: str, down: Sequence[str]) -> str:
+    """A pattern as seen from a folder further down; empty where it matches nothing there."""
+    left = pattern.lstrip("/").split("/") if _is_anchored(pattern) else []
+    if not left or left[0] == "**":
+        return pattern
+    for step in down:
+        if left[0] == "**":
+            break
+        if not fnmatchcase(step, left[0]):
+            return ""
+        left = left[1:]
+        if not left or left == [""]:
+            # It matches a folder that holds the root, and so everything.
+            return "*"
+    return "/" + "/".join(left)
 
 
 class Excluded:

@@ -71,6 +71,13 @@ FILES: Callable[[F], F] = _together(
     ),
     click.option("--extend-exclude", multiple=True, metavar="PATTERN", help="The same, beside it. Repeatable."),
 )
+SITE_RULES = click.option(
+    "--site-rules",
+    type=_FILE,
+    multiple=True,
+    metavar="FILE",
+    help="Judge by the rules of this TOML file, too. Repeatable.",
+)
 #: What is judged, and how severely.
 CHOOSING: Callable[[F], F] = _together(
     click.option(
@@ -98,6 +105,7 @@ CHOOSING: Callable[[F], F] = _together(
         help="The mildest finding that makes the verdict no-go. Default: error.",
     ),
     _ALLOW_INCOMPLETE,
+    SITE_RULES,
     CONFIG,
 )
 BASELINE = click.option(
@@ -142,6 +150,7 @@ def choices(options: dict[str, Any]) -> Choices:
         exclude=options["exclude"] or None,
         extend_exclude=options["extend_exclude"],
         baseline=options.get("baseline"),
+        site_rules=options["site_rules"],
         file=options["config"],
         use_file=not options["no_config"],
     )

@@ -21,14 +21,14 @@ def _spelled(name: str) -> str:
 
 
 #: Taken by pydantic from the class: unknown keys are refused, and keys are written with hyphens.
-_STRICT: Any = {"extra": "forbid", "alias_generator": _spelled}
+SPELLED: Any = {"extra": "forbid", "alias_generator": _spelled}
 
 
 @dataclass(frozen=True, slots=True)
 class Waive:
     """A rule or check that this site accepts, for a reason."""
 
-    __pydantic_config__: ClassVar[Any] = _STRICT
+    __pydantic_config__: ClassVar[Any] = SPELLED
 
     rule: Annotated[str, "Id or name of the rule or check."]
     reason: Annotated[str, "Why it is accepted; it stands in every report."]
@@ -46,7 +46,7 @@ class Waive:
 class Settings:
     """The keys of preflight.toml, and of [tool.preflight] in pyproject.toml."""
 
-    __pydantic_config__: ClassVar[Any] = _STRICT
+    __pydantic_config__: ClassVar[Any] = SPELLED
 
     select: Annotated[list[str], "Only these rules and checks, by id, name or area."] = field(default_factory=list)
     ignore: Annotated[list[str], "Not these rules and checks, by id, name or area."] = field(default_factory=list)
@@ -126,6 +126,7 @@ def problem_of(error: Any, top: type, document: Mapping[str, Any]) -> Problem:
         "date_type": "a date (2026-12-31)",
         "int_type": "a whole number",
         "float_type": "a number",
+        "float_parsing": "a number",
     }.get(kind, "a table" if kind.startswith("dataclass") else "")
     if expected:
         return Problem(path, f"`{name}` is expected to be {expected}, not {seen}")
@@ -178,9 +179,15 @@ def _adapter() -> Any:
 
 def schema() -> dict[str, Any]:
     """JSON Schema (2020-12) of a configuration file."""
-    found = schema_of(_adapter(), "preflight configuration", mode="validation")
-    for described, properties in ((Settings, found["properties"]), (Waive, found["$defs"]["Waive"]["properties"])):
-        for name, hint in typing.get_type_hints(described, include_extras=True).items():
+    return described(_adapter(), "preflight configuration", Settings, Waive)
+
+
+def described(adapter: Any, title: str, top: type, *inner: type) -> dict[str, Any]:
+    """The schema of what is read as a `top`, with the meanings that the classes give their keys."""
+    found = schema_of(adapter, title, mode="validation")
+    for kind in (top, *inner):
+        properties = found["properties"] if kind is top else found["$defs"][kind.__name__]["properties"]
+        for name, hint in typing.get_type_hints(kind, include_extras=True).items():
             if typing.get_origin(hint) is Annotated:
                 properties[_spelled(name)]["description"] = typing.get_args(hint)[1]
     return found

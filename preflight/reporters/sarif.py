@@ -84,12 +84,13 @@ def _invocation(report: Report) -> dict[str, Any]:
 
 def _rules(report: Report, opened: list[Outcome]) -> list[dict[str, Any]]:
     """A descriptor for each rule that has a result, with its own words where it is installed."""
+    from preflight.declared import rules_of
     from preflight.explain import everything
 
     wanted = {f.id: (f.name, _LEVELS[f.severity]) for f in (*report.suppressed, *report.findings)}
     for outcome in opened:
         wanted.setdefault(outcome.id, (outcome.name, "warning"))
-    known = {item.meta.id: item.meta for item in everything()}
+    known = {item.meta.id: item.meta for item in (*everything(), *rules_of(report.configuration))}
     found = []
     for id in sorted(wanted):
         name, level = wanted[id]
