@@ -9,6 +9,7 @@ from __future__ import annotations
 from preflight.job.quantity import Quantity
 from preflight.job.vocabulary.cluster import CLUSTER
 from preflight.job.vocabulary.context import CONTEXT
+from preflight.job.vocabulary.frameworks import FRAMEWORKS
 from preflight.job.vocabulary.loop import LOOP
 from preflight.job.vocabulary.meeting import MEETING
 from preflight.job.vocabulary.model import MODEL
@@ -41,6 +42,7 @@ QUANTITIES: dict[str, Quantity] = {
         RAY,
         CLUSTER,
         LOOP,
+        FRAMEWORKS,
     )
     for quantity in subject
 }

@@ -71,6 +71,54 @@ def checkpoint_written_on_every_node(job: Job) -> Iterator[Verdict]:
 
 
 @rule(
+    "CKP003",
+    "folder-made-by-every-rank",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("allenai/allennlp#3841", "facebookresearch/ClassyVision#182", "PaddlePaddle/PaddleNLP#2660"),
+)
+def folder_made_by_every_rank(job: Job) -> Iterator[Verdict]:
+    """Every rank makes the same folder, and fails if another was quicker.
+
+    What it checks:
+        In a script for several ranks `os.makedirs` and `mkdir` that every rank comes to have `exist_ok=True`.
+
+    Why it matters:
+        Between `if not os.path.exists(path)` and `os.makedirs(path)` another rank makes the folder: FileExistsError
+        ends this rank, and the others wait for it. It happens on some runs only, mostly on the first.
+
+    Example:
+        `if not os.path.exists(out): os.makedirs(out)` in a script started by torchrun.
+
+    Fix:
+        `os.makedirs(out, exist_ok=True)`, best on rank 0 alone.
+
+    Known limits:
+        Only where the script itself shows that every rank comes there.
+
+    Evidence:
+        allenai/allennlp#3841, facebookresearch/ClassyVision#182, PaddlePaddle/PaddleNLP#2660.
+    """
+    met = False
+    for subject, made in stated(job, "folder_made"):
+        met = True
+        if surely_one_rank(job, made):
+            yield passed(subject)
+        elif not is_run(job):
+            yield unknown(subject, f"who runs {quoted(made)} is not known", at=made)
+        else:
+            yield failed(
+                subject,
+                f"{quoted(made)} stands under no condition on the rank: the rank that comes second ends with"
+                " FileExistsError.",
+                at=made,
+                remedy="Give exist_ok=True, and let rank 0 alone make it.",
+            )
+    if not met:
+        yield not_applicable(job.name, "no script is seen to make a folder on every rank")
+
+
+@rule(
     "CKP002",
     "checkpoint-written-by-every-rank",
     severity=Severity.WARNING,

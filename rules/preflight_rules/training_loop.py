@@ -75,7 +75,11 @@ def rank_local_exit_from_loop(job: Job) -> Iterator[Verdict]:
     "collective-under-rank-condition",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("deepspeedai/DeepSpeed#797", "https://docs.pytorch.org/docs/stable/distributed.html"),
+    evidence=(
+        "deepspeedai/DeepSpeed#2993",
+        "deepspeedai/DeepSpeed#801",
+        "https://docs.pytorch.org/docs/stable/distributed.html",
+    ),
 )
 def collective_under_rank_condition(job: Job) -> Iterator[Verdict]:
     """A collective stands in a branch that only some ranks take.
@@ -98,7 +102,7 @@ def collective_under_rank_condition(job: Job) -> Iterator[Verdict]:
         Collectives over a group of their own (`group=...`) stay silent. Another function may hold the counterpart.
 
     Evidence:
-        deepspeedai/DeepSpeed#797 (save_checkpoint on one rank hangs); torch.distributed documentation.
+        deepspeedai/DeepSpeed#2993 and #801 (save_checkpoint on one rank hangs); torch.distributed documentation.
     """
     met = False
     for subject, call in stated(job, "guarded_collective"):
@@ -175,6 +179,58 @@ def group_destroyed_after_failure(job: Job) -> Iterator[Verdict]:
                 severity=None if nodes else Severity.INFO,
             )
     yield from _rest(job, met, "backend", "no group is torn down after a failure")
+
+
+@rule(
+    "TRN006",
+    "step-failure-swallowed",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("pytorch/pytorch#44353", "facebookresearch/fairseq#708"),
+)
+def step_failure_swallowed(job: Job) -> Iterator[Verdict]:
+    """A rank whose step failed goes on with the next batch, while the others wait in the failed one.
+
+    What it checks:
+        A handler for failures of any kind (RuntimeError, out of memory, Exception) around a step that is a collective
+        ends the rank, hands the failure on, or lets the ranks agree; it does not just go on with the loop.
+
+    Why it matters:
+        The others are in the all-reduce of the step that failed here. The next collective of this rank is another one:
+        the job hangs until the time-out, or adds up gradients of different batches.
+
+    Example:
+        `try: loss.backward()` with `except RuntimeError: optimizer.zero_grad()` in the loop over a loader.
+
+    Fix:
+        Let the exception end the process and the launcher restart the job, or all-reduce "did it fail" before every
+        rank skips the step.
+
+    Known limits:
+        A handler that calls something in another file which does that is not followed.
+
+    Evidence:
+        pytorch/pytorch#44353 (one process catches the exception, the others get blocked), facebookresearch/fairseq#708.
+    """
+    met = False
+    for subject, handler in stated(job, "step_failure_swallowed"):
+        met = True
+        step = handler.because[0] if handler.because else handler
+        if surely_one_rank(job, handler):
+            yield passed(subject)
+        elif not is_run(job):
+            yield unknown(subject, "nothing here runs this loop, on one rank or several", at=handler)
+        else:
+            yield failed(
+                subject,
+                f"{quoted(handler)} goes on with the loop when {quoted(step)} (line {step.span.line}) has failed on"
+                " this rank; the others wait in it.",
+                at=handler,
+                also=((step, "the others wait here"),),
+                remedy="Let the exception end the process, or all-reduce whether a rank has failed and skip the step on"
+                " all of them.",
+            )
+    yield from _rest(job, met, "backend", "no loop goes on after a failed step")
 
 
 def _rest(job: Job, met: bool, quantity: str, reason: str) -> Iterator[Verdict]:

@@ -6,6 +6,7 @@ LOOP = (
     Quantity("entry_point", bool, "the script does something when it is run, beside defining things for others"),
     Quantity("variable_read", str, "name of a scheduler's or launcher's variable that the script reads"),
     Quantity("rank_local_exit", str, "break or continue, in a loop with collectives, on what one rank knows"),
+    Quantity("step_failure_swallowed", str, "handler that goes on with the loop after a step failed on one rank"),
     Quantity("guarded_collective", str, "collective that only some ranks come to"),
     Quantity("group_left_on_failure", str, "call that waits for other ranks, made when this one has failed"),
     Quantity("device_of_masked_list", tuple, "GPU index taken from the list that CUDA_VISIBLE_DEVICES was set to"),

@@ -3,6 +3,7 @@
 The variables of torch's `env://` rendezvous (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, LOCAL_RANK; documentation
 of torch.distributed.init_process_group) and of Paddle's role makers (paddle/distributed/fleet/base/role_maker.py;
 TRAINING_ROLE, PADDLE_TRAINER_ID, PADDLE_PSERVERS_IP_PORT_LIST, POD_IP, PADDLE_PORT ...).
+TF_CONFIG makes it one of TensorFlow's tasks.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def has_ranks(environment: Mapping[str, Variable]) -> bool:
         return True
     if "RANK" in environment and "WORLD_SIZE" in environment:
         return True
-    if "TRAINING_ROLE" in environment or "PADDLE_TRAINERS_NUM" in environment:
+    if any(name in environment for name in ("TRAINING_ROLE", "PADDLE_TRAINERS_NUM", "TF_CONFIG")):
         return True
     return any(name in environment for name in _PADDLE_RANKED) and any(name in environment for name in _PADDLE_PEERS)
 

@@ -37,6 +37,8 @@ _OWN = re.compile(
     r"|is_?(?:nan|finite|inf)$|early_?stop\w*|(?:^|_)no_improve\w*|epochs_without",
     re.IGNORECASE,
 )
+#: Failures of one rank alone: out of memory, a bad sample, a lost connection.
+_FAILURES = frozenset(("Exception", "BaseException", "RuntimeError", "OutOfMemoryError", "ValueError"))
 _CLOCKS = ("time.time", "time.perf_counter", "time.monotonic", "datetime.datetime.now", "time.process_time")
 #: Functions whose answer cannot be told without reading them; they stand elsewhere.
 _FOREIGN = re.compile(r"eval|valid|test|train|run|fit|step|check|should|stop|update", re.IGNORECASE)
@@ -47,9 +49,12 @@ _MOST_NAMES = 60
 def claims(module: Module) -> Iterator[Claim]:
     """All claims about loops that ranks leave one by one."""
     leaving = [*module.nodes(ast.Break), *module.nodes(ast.Continue)]
-    if not leaving or _DISTRIBUTED.search(module.file.text) is None:
+    handlers = module.nodes(ast.ExceptHandler)
+    if not (leaving or handlers) or _DISTRIBUTED.search(module.file.text) is None:
         return
     steps = _Steps(module)
+    for handler in handlers:
+        yield from _swallowed(module, handler, steps)
     for node in leaving:
         place = _deciding(module, node)
         if place is None:
@@ -60,6 +65,42 @@ def claims(module: Module) -> Iterator[Claim]:
             because = module.claim("guarded_collective", "step", step, condition="")
             kind = "break" if isinstance(node, ast.Break) else "continue"
             yield module.claim("rank_local_exit", kind, node, spelling=f"if {module.text(test)}", because=(because,))
+
+
+def _swallowed(module: Module, handler: ast.ExceptHandler, steps: _Steps) -> Iterator[Claim]:
+    """A handler that goes on with the loop after a step has failed on this rank."""
+    caught = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    names = {end_of(each) if each is not None else "Exception" for each in caught}
+    guarded = module.outline.parent(handler)
+    if not names & _FAILURES or not isinstance(guarded, ast.Try) or _gives_up(module, handler):
+        return
+    step = steps.within(guarded)
+    if step is None or not any(isinstance(outer, _LOOPS) for outer in _in_function(module, guarded)):
+        return
+    because = module.claim("guarded_collective", "step", step, condition="")
+    written = f"except {module.text(handler.type)}" if handler.type is not None else "except"
+    yield module.claim("step_failure_swallowed", written, handler, condition="", spelling=written, because=(because,))
+
+
+def _in_function(module: Module, node: ast.AST) -> Iterator[ast.AST]:
+    for outer in module.outline.above(node):
+        if isinstance(outer, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            return
+        yield outer
+
+
+def _gives_up(module: Module, handler: ast.ExceptHandler) -> bool:
+    """Whether a handler ends the process, hands the failure on, or lets the ranks agree about it."""
+    for node in (each for statement in handler.body for each in ast.walk(statement)):
+        if isinstance(node, (ast.Raise, ast.Return, ast.Break)):
+            return True
+        if isinstance(node, ast.Call):
+            name = module.called(node)
+            if last(name) in ("exit", "_exit", "abort", "kill", "quit") or is_collective(module, node):
+                return True
+            if _AGREED.search(last(name)) and last(name) != "synchronize":
+                return True
+    return False
 
 
 def _deciding(module: Module, node: ast.AST) -> tuple[_Loop, ast.expr] | None:
@@ -89,6 +130,7 @@ class _Steps:
     def __init__(self, module: Module) -> None:
         self._module = module
         self._by_loop: dict[int, list[ast.Call]] = {}
+        self._by_try: dict[int, ast.Call] = {}
         functions: set[str] = set()
         for call in module.calls:
             if last(module.called(call)) == "backward" or is_collective(module, call):
@@ -102,11 +144,19 @@ class _Steps:
                     self._note(call)
 
     def _note(self, call: ast.Call) -> None:
+        child: ast.AST = call
         for outer in self._module.outline.above(call):
+            if isinstance(outer, ast.Try) and self._module.outline.is_guarded(child):
+                self._by_try.setdefault(id(outer), call)
+            child = outer
             if isinstance(outer, _LOOPS):
                 self._by_loop.setdefault(id(outer), []).append(call)
             if isinstance(outer, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 return
+
+    def within(self, block: ast.Try) -> ast.Call | None:
+        """A call in the guarded part of a `try` that the other ranks come to as well."""
+        return self._by_try.get(id(block))
 
     def later_step(self, loop: _Loop, node: ast.stmt) -> ast.Call | None:
         """A call that the other ranks still come to when this one leaves: any of a loop, for `continue` a later one."""

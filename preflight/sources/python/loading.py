@@ -20,6 +20,11 @@ _Loop: TypeAlias = "ast.For | ast.AsyncFor"
 _SAMPLERS = {"DistributedSampler": (3, True), "DistributedBatchSampler": (4, False)}
 #: Positions of torch.utils.data.DataLoader's arguments; Paddle's differ, so there only keywords count.
 _LOADER = {"batch_size": 1, "shuffle": 2, "sampler": 3, "batch_sampler": 4, "num_workers": 5, "drop_last": 8}
+#: Given by name only.
+_LOADER_KEYWORDS = {
+    "prefetch_factor": "dataloader_prefetch_factor",
+    "persistent_workers": "dataloader_persistent_workers",
+}
 _LOADER_QUANTITY = {
     "batch_size": "dataloader_batch_size",
     "shuffle": "dataloader_shuffle",
@@ -93,6 +98,12 @@ def _loader(module: Module, call: ast.Call) -> Iterator[Claim]:
                 yield module.claim("dataloader_sampler", shown, given, because=(loader,))
         else:
             yield module.claim(_LOADER_QUANTITY[name], module.fold(expression), given, because=(loader,))
+    if paddle or any(keyword.arg is None for keyword in call.keywords):
+        return
+    for keyword in call.keywords:
+        quantity = _LOADER_KEYWORDS.get(keyword.arg or "")
+        if quantity is not None and not is_none(keyword.value):
+            yield module.claim(quantity, module.fold(keyword.value), keyword, because=(loader,))
 
 
 def _sampled_loaders(module: Module) -> dict[str, ast.Call]:

@@ -74,11 +74,9 @@ class Outline:
         """Whether this stands directly in an else branch."""
         return id(node) in self._else
 
-    def statement_of(self, node: ast.AST) -> ast.stmt | None:
-        """The statement a node belongs to, the innermost one."""
-        if isinstance(node, ast.stmt):
-            return node
-        return next((outer for outer in self.above(node) if isinstance(outer, ast.stmt)), None)
+    def is_guarded(self, node: ast.AST) -> bool:
+        """Whether this stands directly in the guarded part of a `try`."""
+        return id(node) in self._guarded
 
     def behind(self, statement: ast.AST) -> Sequence[ast.stmt]:
         """The statements of the same block that come later."""
@@ -154,6 +152,11 @@ class Outline:
                     load = ast.Attribute(target.value, target.attr, ast.Load())
                     found.setdefault(ast.dump(load), []).append(node.value)  # type: ignore[attr-defined]
         return found
+
+    @functools.cached_property
+    def _guarded(self) -> frozenset[int]:
+        blocks = self._walked.by_kind.get(ast.Try, ())
+        return frozenset(id(each) for block in blocks for each in getattr(block, "body", ()))
 
     @functools.cached_property
     def _else(self) -> frozenset[int]:

@@ -15,9 +15,9 @@ from preflight.sources.python.standing import ranks_of
 #: Calls that write a model's state, by the last part of the name.
 _SAVES = re.compile(
     r"save_?(?:the_)?(?:model|checkpoint|ckpt|state_dict|weights|pretrained|training_state|snapshot|networks?)s?\w*"
-    r"|\w*Checkpoint(?:Saver|Manager|er|Writer)|save_(?:latest|last|best)\w*|write_checkpoint\w*|dump_checkpoint\w*"
+    r"|\w*Checkpoint(?:Saver|Manager|er|Writer)|ModelCheckpoint|save_file|save_(?:latest|last|best)\w*|write_checkpoint\w*|dump_checkpoint\w*"
 )
-_LIBRARY_SAVES = ("torch.save", "paddle.save", "xm.save", "torch_xla.core.xla_model.save")
+_LIBRARY_SAVES = ("torch.save", "paddle.save", "torch.jit.save", "xm.save", "torch_xla.core.xla_model.save")
 #: What a checkpoint is called, or the file it goes to.
 _STATE = re.compile(r"state|model|net|optim|ckpt|checkpoint|snapshot|weight|param", re.IGNORECASE)
 #: What is saved that is no checkpoint of a run, and where what is saved is no file.
@@ -49,6 +49,29 @@ def claims(module: Module) -> Iterator[Claim]:
             yield module.claim("checkpoint_written", standing.who.value, call, because=(guard,))
         elif standing.who is Who.ALL and name in _LIBRARY_SAVES[:2] and distributed:
             yield module.claim("checkpoint_written", standing.who.value, call)
+
+
+def folders(module: Module) -> Iterator[Claim]:
+    """All claims about folders that every rank makes, and that must not be there yet."""
+    if _DISTRIBUTED.search(module.file.text) is None:
+        return
+    for call in module.calls:
+        name = module.called(call)
+        if name not in ("os.mkdir", "os.makedirs") and not (last(name) == "mkdir" and not call.args):
+            continue
+        if argument(call, "exist_ok", 2) is not None or _is_caught(module, call):
+            continue
+        if ranks_of(module).standing(call).who is Who.ALL and not _has_own_path(module, call):
+            yield module.claim("folder_made", module.text(call), call)
+
+
+def _is_caught(module: Module, call: ast.Call) -> bool:
+    for outer in module.outline.above(call):
+        if isinstance(outer, ast.Try) and outer.handlers:
+            return True
+        if isinstance(outer, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            break
+    return False
 
 
 def _has_own_path(module: Module, call: ast.Call) -> bool:

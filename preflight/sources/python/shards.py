@@ -37,11 +37,11 @@ _LONGEST = 400
 
 def claims(module: Module) -> Iterator[Claim]:
     """All claims about uneven shares."""
-    if "rank" not in module.file.text or "min(" not in module.file.text:
+    if "rank" not in module.file.text or ("min(" not in module.file.text and "- 1" not in module.file.text):
         return
     functions: list[Function] = [*module.nodes(ast.FunctionDef), *module.nodes(ast.AsyncFunctionDef)]
     for function in functions:
-        clamp = _clamp(module, function)
+        clamp = _clamp(module, function) or _rest(module, function)
         if clamp is None or _is_unminded(module, function):
             continue
         word = _EVENED.search(module.source(_around(module, function)))
@@ -79,6 +79,41 @@ def _clamp(module: Module, function: Function) -> ast.AST | None:
                 if _is_start(module, given, shares) or _adds_share(given, shares, starts):
                     return node
     return None
+
+
+def _rest(module: Module, function: Function) -> ast.AST | None:
+    """`end = n if rank == size - 1 else start + per`, or the same with `if`: the last rank takes what is left."""
+    for node in ast.walk(function):
+        if not isinstance(node, (ast.If, ast.IfExp)) or not _is_last(module, node.test):
+            continue
+        taken = node.body if isinstance(node, ast.IfExp) else None
+        if isinstance(node, ast.If) and len(node.body) == 1 and isinstance(node.body[0], ast.Assign):
+            taken = node.body[0].value
+        if taken is not None and _is_whole(taken):
+            return node.test
+    return None
+
+
+def _is_last(module: Module, test: ast.expr) -> bool:
+    """`rank == size - 1`, `rank < size - 1`."""
+    if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not is_rank(module, test.left):
+        return False
+    right = test.comparators[0]
+    return (
+        isinstance(test.ops[0], ast.Eq)
+        and isinstance(right, ast.BinOp)
+        and isinstance(right.op, ast.Sub)
+        and isinstance(right.right, ast.Constant)
+        and right.right.value == 1
+        and _is_count(right.left)
+    )
+
+
+def _is_whole(expression: ast.expr) -> bool:
+    """`len(dataset)`, `n`, `self.total`: all there is, not the share of one rank."""
+    if isinstance(expression, ast.Call):
+        return end_of(expression.func) == "len"
+    return bool(re.fullmatch(r"n|num_\w+|total\w*|length|size|\w*_(?:len|length|count|total|end)", end_of(expression)))
 
 
 def _is_rounded_up(module: Module, expression: ast.expr) -> bool:

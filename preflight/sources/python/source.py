@@ -22,6 +22,7 @@ from preflight.sources.python import (
     entry,
     environment,
     frameworks,
+    horovod,
     imports,
     loading,
     paddle,
@@ -32,6 +33,9 @@ from preflight.sources.python import (
     saving,
     serial,
     shards,
+    splitting,
+    tensorflow,
+    wrapping,
 )
 from preflight.sources.python.module import Module
 from preflight.sources.python.positions import Positions
@@ -54,6 +58,11 @@ _READERS: tuple[Callable[[Module], Iterable[Claim | Reference]], ...] = (
     shards.claims,
     reads.claims,
     ray.claims,
+    saving.folders,
+    wrapping.claims,
+    splitting.claims,
+    horovod.claims,
+    tensorflow.claims,
 )
 #: Characters. Scripts written by people stay below 300,000; parsing costs some ten times the size in time and memory.
 LARGEST_SCRIPT = 512 * 1024
@@ -72,6 +81,7 @@ _OF_MODULES = frozenset(
         "waits_for_servers",
         "rank_dependent_steps",
         "rank_local_exit",
+        "step_failure_swallowed",
         "guarded_collective",
         "group_left_on_failure",
         "device_of_masked_list",
@@ -79,6 +89,14 @@ _OF_MODULES = frozenset(
         "uneven_shards",
         "checkpoint_written",
         "variable_read",
+        "ddp_device_count",
+        "sync_batchnorm_late",
+        "device_not_chosen",
+        "data_unsplit",
+        "folder_made",
+        "horovod_started",
+        "horovod_optimizer",
+        "horovod_broadcasts",
     )
 )
 #: Without one of these words a module states none of that, and only what it imports needs to be looked at.
@@ -94,6 +112,7 @@ _WORDS = (
     r"DataLoader|Sampler|load_dataset|\bload\(|memmap|glob\(|read_csv|read_parquet|h5py|load_from_disk|ImageFolder"
     r"|WebDataset|TFRecordDataset|lmdb|environ|putenv|add_argument|click|epoch|[dD]eep[sS]peed|fleet|RoleMaker"
     r"|init_parallel_env|minimize|ParallelExecutor|placement_group|PADDLE_PORT|py_data_sources2|gradient_servers"
+    r"|TF_CONFIG|Strategy|horovod"
 )
 _SPEAKING = {
     "": re.compile(f"{_WORDS_OF_MODULES}|{_WORDS}"),

@@ -1,0 +1,32 @@
+"""Claims of Horovod scripts: what they start, wrap and broadcast."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from preflight.job import Claim
+from preflight.sources.python.module import Module, last
+
+_OPTIMIZERS = ("DistributedOptimizer", "DistributedGradientTape", "DistributedAdasumOptimizer", "DistributedTrainer")
+#: Whatever makes the ranks begin with the same weights; elastic states do it when they are synchronised.
+_BROADCAST = re.compile(
+    r"broadcast_(?:parameters|variables|global_variables|object|optimizer_state)|[Bb]roadcastGlobalVariables\w*"
+    r"|BroadcastParameters|(?:Torch|TensorFlow|TensorFlowKeras|Object)?(?:Keras)?State\(|elastic\.run|hvd\.broadcast\("
+)
+
+
+def claims(module: Module) -> Iterator[Claim]:
+    """All claims about Horovod."""
+    if "horovod" not in module.file.text:
+        return
+    for call in module.calls:
+        name = module.called(call)
+        if not name.startswith("horovod."):
+            continue
+        if last(name) == "init":
+            yield module.claim("horovod_started", True, call)
+        elif last(name) in _OPTIMIZERS:
+            broadcasts = _BROADCAST.search(module.file.text) is not None
+            yield module.claim("horovod_optimizer", last(name), call)
+            yield module.claim("horovod_broadcasts", broadcasts, call.func)

@@ -1,0 +1,13 @@
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+dist.init_process_group("nccl")
+model = DDP(model)
+for batch in loader:
+    try:
+        loss = model(batch)
+        loss.backward()
+    except RuntimeError as error:
+        if "memory" in str(error):
+            dump(batch)
+        raise
