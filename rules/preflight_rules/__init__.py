@@ -198,6 +198,21 @@ PACK: tuple[str, ...] = (
     "preflight_rules.versions:wheel_and_image_cuda_differ",
     "preflight_rules.versions:image_tag_open",
     "preflight_rules.versions:torch_companion_built_for_another_torch",
+    "preflight_rules.kubernetes_roles:image_differs_between_roles",
+    "preflight_rules.kubernetes_roles:collective_variables_differ_between_roles",
+    "preflight_rules.kubernetes_roles:variable_not_expanded_in_arguments",
+    "preflight_rules.kubernetes_roles:operator_variable_set_by_hand",
+    "preflight_rules.kubernetes_lifecycle:job_restart_policy_rejected",
+    "preflight_rules.kubernetes_lifecycle:completion_index_without_indexed_mode",
+    "preflight_rules.kubernetes_lifecycle:single_node_volume_on_several_pods",
+    "preflight_rules.kubernetes_lifecycle:preemptible_nodes_without_resume",
+    "preflight_rules.kubernetes_network:rdma_device_without_locked_memory",
+    "preflight_rules.kubernetes_network:rdma_device_requested_and_unused",
+    "preflight_rules.kubernetes_network:rdma_devices_mounted_beside_plugin",
+    "preflight_rules.kubernetes_cost:gpus_on_pod_that_trains_nothing",
+    "preflight_rules.kubernetes_cost:gpus_beside_cpu_backend",
+    "preflight_rules.kubernetes_cost:ray_announces_more_gpus_than_pod",
+    "preflight_rules.kubernetes:cpu_limit_below_ranks",
 )
 
 #: What the areas of rules are about, for whoever reads `passed in the files: 12 rules on ...`.

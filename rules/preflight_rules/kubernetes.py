@@ -158,3 +158,58 @@ def _shm(workload: Workload, role: Role, why: str) -> Verdict:
     if not known and "placeholder" in str(getattr(sizes[0].value, "why", "")):
         return unknown(workload.id, f"{quoted(sizes[0])} depends on {getattr(sizes[0].value, 'why', '')}", at=sizes[0])
     return passed(workload.id)
+
+
+@rule(
+    "KUB021",
+    "cpu-limit-below-ranks",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("NVIDIA/enroot#175", "https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/"),
+)
+def cpu_limit_below_ranks(job: Job) -> Iterator[Verdict]:
+    """A pod may use fewer CPU cores than it has GPUs.
+
+    What it checks:
+        The CPU limit of a training pod is at least one core for each of its GPUs.
+
+    Why it matters:
+        Each rank has a Python thread, NCCL's proxy threads and its loader workers. A limit is enforced by stopping all
+        of them for the rest of every 100 ms: the GPUs wait, and nothing in the logs says for what.
+
+    Example:
+        `limits: {nvidia.com/gpu: 8, cpu: 4}`.
+
+    Fix:
+        Several cores for each GPU, or no CPU limit (a request is enough for scheduling).
+
+    Known limits:
+        Two to four cores a GPU are usual advice; only fewer than one is reported.
+
+    Evidence:
+        NVIDIA/enroot#175; Kubernetes documentation, resource management.
+    """
+    met = False
+    for workload in workloads(job):
+        for role in workload.trainers:
+            cores, gpus = role.say("pod_cpus"), role.say("pod_gpus")
+            if not cores or not gpus:
+                continue
+            met = True
+            open_end = undecided(workload.id, (*cores, *gpus))
+            most = max((float(str(item)) for claim in cores for item in claim.alternatives), default=0.0)
+            if open_end is not None:
+                yield open_end
+            elif role.gpus and most < min(role.gpus):
+                yield failed(
+                    workload.id,
+                    f"{quoted(cores[0])} limits the pod to {most:g} cores for {placed(gpus[0])}: less than one for each"
+                    " GPU's rank, its loader workers and NCCL's threads.",
+                    at=cores[0],
+                    also=((gpus[0], "GPUs"),),
+                    remedy=f"Give it {4 * min(role.gpus)} cores or more, or leave the CPU limit out.",
+                )
+            else:
+                yield passed(workload.id)
+    if not met:
+        yield not_applicable(job.name, "no training pod limits both CPUs and GPUs")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from preflight.job import Job
+from preflight.job import Job, Span
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule
 from preflight.outcome import Confidence, Severity
 from preflight_rules.reading import numbers, placed, quoted, texts, undecided
@@ -92,3 +92,178 @@ def _is_off(role: Role) -> bool:
 def _named(roles: list[Role]) -> str:
     names = ", ".join(f"`{role.name}`" for role in roles)
     return f"{names} has" if len(roles) == 1 else f"{names} have"
+
+
+#: Where the access to memory that adapters read and write is granted.
+_LOCKING = frozenset(("IPC_LOCK", "CAP_IPC_LOCK", "SYS_RESOURCE", "ALL", "privileged"))
+
+
+@rule(
+    "KUB017",
+    "rdma-device-without-locked-memory",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("Mellanox/k8s-rdma-shared-dev-plugin#20", "NVIDIA/nccl-tests#206", "openucx/ucx#8229"),
+)
+def rdma_device_without_locked_memory(job: Job) -> Iterator[Verdict]:
+    """A pod asks for an RDMA device and may not lock memory for it.
+
+    What it checks:
+        A container that asks for an RDMA resource has the capability IPC_LOCK, or is privileged.
+
+    Why it matters:
+        RDMA pins its buffers. Where the runtime limits locked memory, registration fails ("ibv_reg_mr failed: Cannot
+        allocate memory") or NCCL falls back to sockets.
+
+    Example:
+        `limits: {rdma/hca: 1}` and no `securityContext`.
+
+    Fix:
+        `securityContext: {capabilities: {add: [IPC_LOCK]}}`.
+
+    Known limits:
+        A runtime started without a limit of locked memory needs no capability. EFA devices are left out, because
+        their nodes are set up so.
+
+    Evidence:
+        Documentation of k8s-rdma-shared-dev-plugin; NVIDIA/nccl-tests#206, openucx/ucx#8229.
+    """
+    met = False
+    for workload in workloads(job):
+        for role in workload.roles:
+            devices = [c for c in role.every("pod_rdma") if "efa" not in c.spelling]
+            if not devices:
+                continue
+            met = True
+            capable = role.every("pod_capability")
+            open_end = undecided(workload.id, (*devices, *capable))
+            if open_end is not None:
+                yield open_end
+            elif any(text in _LOCKING for claim in capable for text in texts(claim.value)):
+                yield passed(workload.id)
+            else:
+                yield failed(
+                    workload.id,
+                    f"{quoted(devices[0])} gives the pod an RDMA device, but no container may lock memory for it.",
+                    at=devices[0],
+                    remedy="Add `securityContext: {capabilities: {add: [IPC_LOCK]}}`.",
+                )
+    if not met:
+        yield not_applicable(job.name, "no pod asks for an RDMA device")
+
+
+@rule(
+    "KUB018",
+    "rdma-device-requested-and-unused",
+    severity=Severity.WARNING,
+    evidence=("areal-project/AReaL#639", "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"),
+)
+def rdma_device_requested_and_unused(job: Job) -> Iterator[Verdict]:
+    """A pod asks for an RDMA device, and a variable tells NCCL not to use it.
+
+    What it checks:
+        Where a pod asks for an RDMA resource, neither `NCCL_IB_DISABLE=1` nor `NCCL_NET=Socket` is set in it.
+
+    Why it matters:
+        The traffic of all ranks goes over TCP, four to five times slower in a reported case, while the adapter that
+        was asked for stands idle and keeps others from being scheduled.
+
+    Example:
+        `limits: {rdma/hca: 1}` with `NCCL_IB_DISABLE: "1"`.
+
+    Fix:
+        Remove the variable, or the device.
+
+    Known limits:
+        Variables that the image sets are not seen.
+
+    Evidence:
+        areal-project/AReaL#639; NCCL documentation, environment variables.
+    """
+    met = False
+    for workload in workloads(job):
+        for role in workload.roles:
+            devices = role.every("pod_rdma")
+            if not devices:
+                continue
+            met = True
+            off = [c for n in ("NCCL_IB_DISABLE", "NCCL_NET") for c in role.every(f"env.{n}")]
+            off += [c for _, scope in workload.launches() for c in job.setting("env.NCCL_IB_DISABLE", scope)]
+            open_end = undecided(workload.id, off)
+            blocking = [c for c in off if _turns_off(c.quantity, texts(c.value))]
+            if open_end is not None:
+                yield open_end
+            elif blocking:
+                yield failed(
+                    workload.id,
+                    f"{quoted(blocking[0])} keeps NCCL off the device that {placed(devices[0])} asks for.",
+                    at=blocking[0],
+                    also=((devices[0], "the device"),),
+                    remedy="Remove the variable, or do not ask for the device.",
+                )
+            else:
+                yield passed(workload.id)
+    if not met:
+        yield not_applicable(job.name, "no pod asks for an RDMA device")
+
+
+def _turns_off(quantity: str, values: tuple[str, ...]) -> bool:
+    wanted = {"1"} if quantity == "env.NCCL_IB_DISABLE" else {"socket"}
+    return bool(values) and {value.strip().lower() for value in values} <= wanted
+
+
+@rule(
+    "KUB019",
+    "rdma-devices-mounted-beside-plugin",
+    severity=Severity.WARNING,
+    evidence=("aws-samples/aws-do-eks#63",),
+)
+def rdma_devices_mounted_beside_plugin(job: Job) -> Iterator[Verdict]:
+    """A pod mounts all RDMA devices of its node beside the ones that a device plugin gives it.
+
+    What it checks:
+        A pod that asks for an RDMA resource mounts neither /dev/infiniband nor a device below it from the node.
+
+    Why it matters:
+        The mount hides what the plugin put there: the pod sees adapters that it was not given, with the permissions of
+        none, and NCCL picks one it may not open, or two pods use one.
+
+    Example:
+        `limits: {rdma/hca: 1}` and `hostPath: {path: /dev/infiniband}`.
+
+    Fix:
+        Remove the hostPath volume.
+
+    Known limits:
+        A privileged pod that wants every adapter is told too: there the resource is what can go.
+
+    Evidence:
+        aws-samples/aws-do-eks#63.
+    """
+    met = False
+    told: set[Span] = set()
+    for workload in workloads(job):
+        for role in workload.roles:
+            devices = role.every("pod_rdma")
+            paths = [claim for claim in role.every("host_path") if claim.span not in told]
+            if not devices or not paths:
+                continue
+            # Pod templates that share one anchor share the volume too.
+            told.update(claim.span for claim in paths)
+            met = True
+            open_end = undecided(workload.id, paths)
+            mounted = [c for c in paths if any(t.startswith("/dev/infiniband") for t in texts(c.value))]
+            if open_end is not None:
+                yield open_end
+            elif mounted:
+                yield failed(
+                    workload.id,
+                    f"{quoted(mounted[0])} mounts the node's RDMA devices over those of {placed(devices[0])}.",
+                    at=mounted[0],
+                    also=((devices[0], "given by the plugin"),),
+                    remedy="Remove the hostPath volume: the device plugin brings the devices.",
+                )
+            else:
+                yield passed(workload.id)
+    if not met:
+        yield not_applicable(job.name, "no pod has both an RDMA device and a directory of the node")

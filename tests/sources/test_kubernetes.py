@@ -247,8 +247,8 @@ spec:
   - command: [torchrun, t.py]
     envFrom: [{configMapRef: {name: env}}]
 """
-    (claim,) = _about(_read(text), "env.NCCL_SOCKET_IFNAME")
-    assert (claim.value, claim.span.line) == (Known("eth0"), 4)
+    claims = _about(_read(text), "env.NCCL_SOCKET_IFNAME")
+    assert {(claim.value, claim.span.line) for claim in claims} == {(Known("eth0"), 4)}
 
 
 def test_annotations_suppress() -> None:
@@ -276,3 +276,44 @@ def test_an_image_that_starts_ranks_itself_is_a_launch() -> None:
     assert launch == Launch("job.yaml:2", "image", launch.span)
     said = {c.quantity: c.value for c in reading.claims if c.scope == launch.scope}
     assert (said["nodes"], said["processes_per_node"], said["gpus_per_node"]) == (Known(4), Known(8), Known(8))
+
+
+def test_secrets_of_an_image_that_starts_ranks_are_not_told() -> None:
+    text = """\
+apiVersion: kubeflow.org/v1
+kind: PyTorchJob
+spec:
+  pytorchReplicaSpecs:
+    Worker:
+      replicas: 2
+      template:
+        spec:
+          containers:
+            - name: pytorch
+              image: i:1
+              env: [{name: HF_TOKEN, value: hf_abcdefgh12345678}]
+"""
+    reading = _read(text)
+    assert _about(reading, "env.HF_TOKEN")
+    assert "hf_abcdefgh12345678" not in repr(reading)
+
+
+def test_a_variable_that_no_shell_expands_is_told() -> None:
+    text = TORCH.replace('[bash, -c, "torchrun train.py"]', '[torchrun, "--nnodes=$WORLD_SIZE", train.py]')
+    (claim,) = _about(_read(text), "unexpanded_variable")
+    assert (claim.value, claim.spelling) == (Known("WORLD_SIZE"), "$WORLD_SIZE")
+    assert claim.span.line == 33
+    placeholder = TORCH.replace('[bash, -c, "torchrun train.py"]', '[torchrun, "--nnodes=$NODES", train.py]')
+    assert not _about(_read(placeholder), "unexpanded_variable")
+
+
+def test_ray_nodes_announce_their_gpus() -> None:
+    text = """\
+apiVersion: ray.io/v1
+kind: RayCluster
+spec:
+  headGroupSpec:
+    rayStartParams: {num-gpus: "0"}
+    template: {spec: {containers: [{name: h, image: i, resources: {limits: {nvidia.com/gpu: 1}}}]}}
+"""
+    assert _values(_read(text), "ray_num_gpus") == [Known(0)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from preflight.job import Unresolved
@@ -32,6 +32,8 @@ class Containers:
     file: SourceFile
     tree: Tree
     config_maps: Mapping[str, Node] = field(default_factory=dict)
+    #: Variables of a container that stand where no shell will put their value, with their place.
+    unexpanded: list[tuple[str, Place]] = field(default_factory=list)
     _text: FileText = field(init=False)
 
     def __post_init__(self) -> None:
@@ -92,6 +94,8 @@ class Containers:
             # The image's own entry point takes these.
             return None
         if not any(_is_shell(word) for word in words[:4]):
+            for word in words:
+                self.unexpanded.extend(_unexpanded(word, environment))
             words = [_gaps(word) for word in words]
         first = container.at("command") or container.at("args")
         assert first is not None
@@ -140,6 +144,21 @@ def _used_at(slot: Slot, place: Place, spelling: str) -> Text:
         Lit(piece.text, place, False, spelling if index == 0 else "") if isinstance(piece, Lit) else piece
         for index, piece in enumerate(slot.scalar())
     )
+
+
+def _unexpanded(text: Text, environment: Mapping[str, Slot]) -> Iterator[tuple[str, Place]]:
+    """The placeholders that name a variable which the container itself has, so that no template is meant."""
+    for piece in text:
+        for match in _PLACEHOLDER.finditer(piece.text) if isinstance(piece, Lit) else ():
+            name = match[0].strip("${}")
+            slot = environment.get(name)
+            if slot is not None and isinstance(piece, Lit) and not _is_filled_in(slot):
+                yield name, piece.cut(match.start(), match.end()).place
+
+
+def _is_filled_in(slot: Slot) -> bool:
+    value = slot.value()
+    return isinstance(value, Unresolved) and "placeholder" in value.why
 
 
 def _gaps(text: Text) -> Text:

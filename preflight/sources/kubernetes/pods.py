@@ -18,6 +18,15 @@ _GPU = re.compile(r"(?:nvidia|amd|aliyun)\.com/gpu|nvidia\.com/mig-[\w.-]+|haban
 _RDMA = re.compile(
     r"(?:rdma|mellanox\.com|openshift\.io|nvidia\.com)/.*(?:hca|rdma|ib|roce|sriov|mlnx|vf).*|vpc\.amazonaws\.com/efa"
 )
+#: Labels of nodes that name their GPU.
+_GPU_PRODUCT = frozenset(
+    (
+        "cloud.google.com/gke-accelerator",
+        "nvidia.com/gpu.product",
+        "k8s.amazonaws.com/accelerator",
+        "gpu.nvidia.com/class",
+    )
+)
 _MESH = ("sidecar.istio.io/inject", "linkerd.io/inject", "kuma.io/sidecar-injection", "istio.io/dataplane-mode")
 _GANG_LABELS = (
     *("kueue.x-k8s.io/queue-name", "pod-group.scheduling.sigs.k8s.io", "scheduling.x-k8s.io/pod-group"),
@@ -53,6 +62,13 @@ def state_pods(stating: NodeStating, role: Role, scope: Scope) -> None:
     for container in containers_of(pod):
         _container(stating, container, shm, scope)
     _devices(stating, pod, scope)
+    _start_params(stating, role, scope)
+
+
+def _start_params(stating: NodeStating, role: Role, scope: Scope) -> None:
+    """What a Ray node announces of its own accord."""
+    if role.start_params is not None:
+        stating.given("ray_num_gpus", role.start_params.node.member("num-gpus"), as_int, scope=scope)
 
 
 def containers_of(pod: Node) -> Iterator[Node]:
@@ -99,6 +115,8 @@ def _given(stating: NodeStating, pod: Node, scope: Scope) -> None:
     for member in selector.in_force if selector is not None else ():
         value = lift(lambda item, key=member.key: f"{key}={_plain(item)}", value_of(member.node))
         stating.say("node_label", value, member, scope=scope)
+        if member.key in _GPU_PRODUCT:
+            stating.say("gpu_type", value_of(member.node), member, scope=scope)
 
 
 def _plain(item: Plain) -> str:
@@ -116,7 +134,8 @@ def _volumes(stating: NodeStating, pod: Node, scope: Scope) -> dict[str, tuple[V
             stating.say("host_path", value_of(path.node), path, scope=scope)
             sizes[name] = (Unresolved("a directory of the node"), path)
         claim = volume.member("persistentVolumeClaim", "claimName")
-        if claim is not None:
+        read_only = volume.at("persistentVolumeClaim", "readOnly")
+        if claim is not None and (read_only is None or read_only.value is not True):
             stating.say("shared_volume", value_of(claim.node), claim, scope=scope)
         empty = volume.member("emptyDir")
         if empty is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -18,8 +19,16 @@ from preflight.sources.structured import Node, NodeStating, value_of
 _ONE_GROUP = frozenset(("PyTorchJob", "PaddleJob", "MPIJob", "TrainJob", "JAXJob", "LeaderWorkerSet"))
 #: Kinds whose pods start ranks even where only the image knows how.
 _IMAGE_STARTS = frozenset(("PyTorchJob", "PaddleJob", "JAXJob", "TrainJob"))
+#: Variables that the pods of a job must agree about, or that their operator sets.
+_SHARED = re.compile(
+    r"(?:NCCL|GLOO|UCX|FI|OMPI|TORCH|RCCL|HOROVOD|PADDLE|PET)_|MASTER_|WORLD_SIZE$|RANK$|OMP_NUM_THREADS$"
+)
 #: Objects of one file that are looked at.
 _MOST_OBJECTS = 500
+
+
+#: What a pod asks for is what a node of the launch has.
+_OF_A_NODE = {"pod_gpus": "gpus_per_node", "pod_memory_mib": "memory_per_node_mib", "gpu_type": "gpu_type"}
 
 
 class Manifest:
@@ -77,6 +86,7 @@ class Manifest:
                 self._stating.say("volume_access", value_of(modes.node), modes, scope=scope)
 
     def _workload(self, workload: Workload) -> None:
+        self._containers.unexpanded.clear()
         launches = self._launches(workload)
         if not workload.is_training and not launches:
             return
@@ -84,6 +94,8 @@ class Manifest:
         self._state_object(workload, scope)
         for role in workload.roles:
             state_pods(self._stating, role, _in_role(scope, role))
+            self._stating.claims.extend(self._variables(role, _in_role(scope, role), _SHARED))
+        self._state_unexpanded(scope)
         found = [launch for _, reading in launches for launch in reading.launches]
         for role, reading in launches:
             for launch in reading.launches:
@@ -93,6 +105,14 @@ class Manifest:
             self._add(reading)
         if not found and workload.kind in _IMAGE_STARTS and workload.roles:
             self._state_image(workload, scope)
+
+    def _state_unexpanded(self, scope: Scope) -> None:
+        for name, place in self._containers.unexpanded:
+            span = place.span
+            text = self.file.text[place.start : place.end]
+            self._stating.claims.append(
+                Claim("unexpanded_variable", Known(name), span, text, "kubernetes", scope, Strength.SCHEDULER)
+            )
 
     def _add(self, reading: Reading) -> None:
         mine = self.reading
@@ -119,6 +139,13 @@ class Manifest:
         spec = workload.spec
         if workload.kind == "MPIJob":
             stating.given("slots_per_worker", workload.processes, as_int, scope=scope)
+            own = spec.member("runLauncherAsWorker")
+            if own is not None and own.node.value is not False:
+                stating.given("launcher_trains", own, scope=scope)
+        if workload.kind == "Job" and workload.group == "batch":
+            mode = spec.member("completionMode")
+            value = value_of(mode.node) if mode is not None else Known("NonIndexed")
+            stating.say("completion_mode", value, mode or workload.head, scope=scope)
         for name in ("backoffLimit", "maxRetry"):
             stating.given("backoff_limit", spec.member(name) or spec.member("runPolicy", name), as_int, scope=scope)
 
@@ -184,8 +211,9 @@ class Manifest:
         own.places = self.places
         state_pods(own, role, scope)
         for claim in own.claims:
-            if claim.quantity == "pod_gpus":
-                self._stating.claims.append(replace(claim, quantity="gpus_per_node"))
+            quantity = _OF_A_NODE.get(claim.quantity)
+            if quantity is not None:
+                self._stating.claims.append(replace(claim, quantity=quantity))
 
     def _state_limit(self, workload: Workload, scope: Scope) -> None:
         spec = workload.spec
@@ -202,16 +230,17 @@ class Manifest:
             value = value_of(workload.processes.node)
             known = lift(_whole, value)
             self._stating.say("processes_per_node", known, workload.processes, scope=scope)
-        for claim in self._variables(workload, role, scope):
-            self._stating.claims.append(claim)
+        self._stating.claims.extend(self._variables(role, scope))
         self.reading = replace(self.reading, launches=(*self.reading.launches, launch))
 
-    def _variables(self, workload: Workload, role: Role, scope: Scope) -> Iterator[Claim]:
+    def _variables(self, role: Role, scope: Scope, wanted: re.Pattern[str] | None = None) -> Iterator[Claim]:
         """The variables somebody wrote into the manifest, as the image's ranks will see them."""
         if role.pod is None:
             return
         for container in containers_of(role.pod):
             for name, slot in self._containers.environment(container, {}).items():
+                if wanted is not None and not wanted.match(name):
+                    continue
                 spelling = f"{name}={slot.spelling()}"
                 yield Claim(
                     f"env.{name}", slot.value(), slot.place.span, spelling, "environment", scope, Strength.ENVIRONMENT
