@@ -147,13 +147,16 @@ def _used_at(slot: Slot, place: Place, spelling: str) -> Text:
 
 
 def _unexpanded(text: Text, environment: Mapping[str, Slot]) -> Iterator[tuple[str, Place]]:
-    """The placeholders that name a variable which the container itself has, so that no template is meant."""
+    """What names a variable that the container itself has, so that no template is meant.
+
+    The name is empty where that variable is filled in from outside too: then both may be placeholders.
+    """
     for piece in text:
         for match in _PLACEHOLDER.finditer(piece.text) if isinstance(piece, Lit) else ():
             name = match[0].strip("${}")
             slot = environment.get(name)
-            if slot is not None and isinstance(piece, Lit) and not _is_filled_in(slot):
-                yield name, piece.cut(match.start(), match.end()).place
+            if slot is not None and isinstance(piece, Lit):
+                yield "" if _is_filled_in(slot) else name, piece.cut(match.start(), match.end()).place
 
 
 def _is_filled_in(slot: Slot) -> bool:

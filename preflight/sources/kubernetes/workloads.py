@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from preflight.job import Claim, Known, Launch, Places, Scope, Strength, Value, as_int, lift
+from preflight.job import Claim, Known, Launch, Places, Scope, Strength, Unresolved, Value, as_int, lift
 from preflight.sources.base import Command, Reading, SourceFile, Tree
 from preflight.sources.kubernetes.commands import Containers
 from preflight.sources.kubernetes.kinds import ASIDE_KINDS, RAY_KINDS, Role, Workload, objects, workload_of
@@ -110,8 +110,9 @@ class Manifest:
         for name, place in self._containers.unexpanded:
             span = place.span
             text = self.file.text[place.start : place.end]
+            value: Value = Known(name) if name else Unresolved(f"{text}, which something may fill in")
             self._stating.claims.append(
-                Claim("unexpanded_variable", Known(name), span, text, "kubernetes", scope, Strength.SCHEDULER)
+                Claim("unexpanded_variable", value, span, text, "kubernetes", scope, Strength.SCHEDULER)
             )
 
     def _add(self, reading: Reading) -> None:
