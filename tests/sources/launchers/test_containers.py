@@ -22,7 +22,7 @@ def test_a_container_around_a_launch_speaks_in_its_scope() -> None:
     claims = _claims(
         "docker run --gpus '\"device=0,1\"' --shm-size=8g --net=host img:1 torchrun --nproc_per_node=2 t.py"
     )
-    assert claims["container_run"].value == Known("i:1")
+    assert claims["container_run"].value == Known("img:1")
     assert claims["container_run"].scope.launch == "run.sh:1"
     assert claims["gpus_per_node"].value == Known(2)
     assert claims["shm_mib"].value == Known(8192)
