@@ -1,0 +1,6 @@
+"""What Acme's cluster asks of training jobs. Naming things here costs nothing; they are imported when needed."""
+
+RULES = ("acme_preflight.caches:cache_on_home_folder",)
+REPORTERS = ("acme_preflight.csv:CsvReporter",)
+#: What the areas of our rules are about, for the last lines of a report.
+AREAS = {"ACM": "Acme's cluster"}
