@@ -48,5 +48,8 @@ schema: $(VENV)/.installed ## write the committed JSON Schemas anew
 tables: $(VENV)/.installed ## generate the tables of launcher options anew (fetches the pinned distributions)
 	$(BIN)/python -m tools.tables
 
+docs: $(VENV)/.installed ## write the pages about rules and checks anew
+	$(BIN)/preflight rules --output markdown --to docs/rules
+
 clean: ## remove the virtual environment and caches
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache

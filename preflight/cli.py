@@ -210,13 +210,24 @@ def explain(name: str, site_rules: tuple[Path, ...]) -> int:
 
 
 @cli.command()
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("-o", "--output", type=click.Choice(["text", "json", "markdown"]), default="text", show_default=True)
+@click.option(
+    "--to", "folder", type=click.Path(path_type=Path, file_okay=False), help="With markdown: write pages here."
+)
 @options.SITE_RULES
-def rules(output: str, site_rules: tuple[Path, ...]) -> int:
+def rules(output: str, folder: Path | None, site_rules: tuple[Path, ...]) -> int:
     """List every rule and check."""
-    from preflight.explain import listing
+    from preflight.explain import everything, listing
 
-    _print(listing(output, site_rules))
+    if folder is not None and output != "markdown":
+        raise click.UsageError("--to writes pages, which --output markdown makes")
+    if folder is not None:
+        from preflight import pages
+
+        changed = pages.write(folder, everything(site_rules))
+        _print("".join(f"{path}\n" for path in changed) or f"{folder} is up to date\n")
+    else:
+        _print(listing(output, site_rules))
     return 0
 
 

@@ -53,6 +53,8 @@ def explanation(name: str, site_rules: Sequence[Path] = ()) -> str:
         meta.severity.value,
         f"confidence {meta.confidence.value}",
         f"profile {meta.profile}",
+        *([f"applies to {meta.applies_to}"] if meta.applies_to else []),
+        *([f"fix {meta.fix}"] if meta.fix != "none" else []),
         f"since {meta.since}",
         meta.stage,
     )
@@ -60,8 +62,12 @@ def explanation(name: str, site_rules: Sequence[Path] = ()) -> str:
 
 
 def listing(output: str, site_rules: Sequence[Path] = ()) -> str:
-    """A line each (`text`), or all metadata (`json`)."""
+    """A line each (`text`), all metadata (`json`), or everything about them (`markdown`)."""
     found = everything(site_rules)
+    if output == "markdown":
+        from preflight.pages import pages
+
+        return "\n".join(pages(found).values())
     if output == "json":
         return json.dumps([_as_json(item) for item in found], indent=2) + "\n"
     return _rows(found)

@@ -1,0 +1,131 @@
+"""Pages about rules and checks in Markdown, made of their own docstrings: an index, and one page for each area."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from preflight import catalog
+from preflight.judgement import HEADINGS, Check, Rule
+from preflight.outcome import Severity
+
+INDEX = "README.md"
+_HEADING = re.compile(rf"^({'|'.join(HEADINGS)}):[ \t]*", re.MULTILINE)
+_CODE = re.compile(r"(`+[^`]*`+)")
+_BADGES = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "info"}
+_SAID = "<!-- Written by `make docs` from the docstrings; edit those. -->"
+
+
+def pages(items: Sequence[Rule | Check]) -> dict[str, str]:
+    """The text of each page by its file name. The same items give the same text."""
+    by_area: dict[str, list[Rule | Check]] = {}
+    for item in sorted(items, key=lambda item: item.meta.id):
+        by_area.setdefault(item.meta.area, []).append(item)
+    found = {f"{area}.md": _area(area, here) for area, here in by_area.items()}
+    return {INDEX: _index(by_area), **found}
+
+
+def write(folder: Path, items: Sequence[Rule | Check]) -> list[Path]:
+    """Write the pages into a folder and take out those of areas that are no more; the files that changed.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    wanted = pages(items)
+    changed: list[Path] = []
+    for path in sorted(folder.glob("*.md")):
+        if path.name not in wanted and _SAID in path.read_text("utf-8"):
+            path.unlink()
+            changed.append(path)
+    for name, text in wanted.items():
+        path = folder / name
+        if not path.exists() or path.read_text("utf-8") != text:
+            path.write_text(text, "utf-8")
+            changed.append(path)
+    return changed
+
+
+def _index(by_area: dict[str, list[Rule | Check]]) -> str:
+    rules = sum(isinstance(item, Rule) for items in by_area.values() for item in items)
+    checks = sum(map(len, by_area.values())) - rules
+    lines = [
+        "# Rules and checks",
+        "",
+        _SAID,
+        "",
+        f"{rules} rules read a job's files (`lint`); {checks} checks judge what was seen on its nodes (`check`).",
+        "Each can be selected, ignored, made more or less severe, and suppressed by its id or name.",
+        "",
+    ]
+    for area, items in by_area.items():
+        lines += [
+            f"## [{_title(area)}]({area}.md)",
+            "",
+            "| id | name | when | severity | fix | |",
+            "|---|---|---|---|---|---|",
+        ]
+        for item in items:
+            meta = item.meta
+            fix = meta.fix if meta.fix != "none" else ""
+            row = (
+                f"[{meta.id}]({area}.md#{_anchor(item)})",
+                meta.name,
+                _when(item),
+                _BADGES[meta.severity],
+                fix,
+                _prose(_first(meta.doc)).replace("|", "\\|"),
+            )
+            lines.append(f"| {' | '.join(row)} |")
+        lines.append("")
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _area(area: str, items: Sequence[Rule | Check]) -> str:
+    parts = [f"# {area}: {_title(area)}", _SAID]
+    parts.extend(_item(item) for item in items)
+    return "\n\n".join(parts) + "\n"
+
+
+def _item(item: Rule | Check) -> str:
+    meta = item.meta
+    kind = "rule, reads files only" if isinstance(item, Rule) else f"check, {item.when} stage"
+    facts = [kind, meta.severity.value, f"confidence {meta.confidence.value}", f"profile {meta.profile}"]
+    if meta.applies_to:
+        facts.append(f"applies to {meta.applies_to}")
+    if meta.fix != "none":
+        facts.append(f"fix: {meta.fix}")
+    facts += [f"since {meta.since}", meta.stage]
+    doc = inspect.cleandoc(meta.doc)
+    parts = [f"## {meta.id} {meta.name}", "*" + " · ".join(facts) + "*", _prose(_first(doc))]
+    pieces = _HEADING.split(doc)
+    for heading, text in zip(pieces[1::2], pieces[2::2], strict=True):
+        parts.append(f"**{heading}.** {_prose(inspect.cleandoc(text))}")
+    return "\n\n".join(parts)
+
+
+def _first(doc: str) -> str:
+    """The first paragraph, on one line."""
+    return " ".join(inspect.cleandoc(doc).partition("\n\n")[0].split())
+
+
+def _prose(text: str) -> str:
+    """Text in which nothing is taken for markup but what stands in back quotes."""
+    pieces = _CODE.split(text)
+    return "".join(piece if number % 2 else re.sub(r"([*<\[])", r"\\\1", piece) for number, piece in enumerate(pieces))
+
+
+def _title(area: str) -> str:
+    title = catalog.areas().get(area, area)
+    return title[:1].upper() + title[1:]
+
+
+def _when(item: Rule | Check) -> str:
+    return "lint" if isinstance(item, Rule) else item.when
+
+
+def _anchor(item: Rule | Check) -> str:
+    """The anchor that GitHub gives the heading of an item."""
+    return f"{item.meta.id.lower()}-{item.meta.name}"
