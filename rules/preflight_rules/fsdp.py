@@ -363,6 +363,9 @@ def activation_checkpointing_twice(job: Job) -> Iterator[Verdict]:
             yield open_end
         elif _is(ours, True) and _is(theirs, True):
             trained = any("transformers" in c.alternatives for c in job.about("training_framework", scope))
+            if any("axolotl" in c.alternatives for c in job.about("training_framework", scope)):
+                yield unknown(subject, "axolotl decides which of the two it uses", at=theirs)
+                continue
             yield failed(
                 subject,
                 f"{quoted(theirs)} and {placed(ours)} both compute activations again; the trainer refuses the two"

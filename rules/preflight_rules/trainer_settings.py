@@ -158,7 +158,7 @@ def rank_of_the_node_ignored(job: Job) -> Iterator[Verdict]:
         yield not_applicable(job.name, "no llamafactory-cli over several nodes")
 
 
-_ARGUMENTS = {row.dest: row for row in TRAINING_ARGUMENTS.rows}
+_ARGUMENTS = frozenset(row.dest for row in TRAINING_ARGUMENTS.rows)
 _SHORTEST = 8
 _LONG = 12
 
@@ -171,11 +171,11 @@ _LONG = 12
     evidence=("https://huggingface.co/docs/transformers/main_classes/trainer",),
 )
 def argument_misspelt(job: Job) -> Iterator[Verdict]:
-    """A file of training arguments holds a name one slip away from a real one, or one that newer versions dropped.
+    """A file of training arguments holds a name one slip away from a real one.
 
     What it checks:
         Keys of files for Hugging Face's trainer (LLaMA-Factory, TRL and the like) that are none of its arguments but
-        very near to one; and arguments that the newest version no longer has.
+        very near to one.
 
     Why it matters:
         The trainer's parser refuses a key that it does not know; where a script passes over what it does not know, the
@@ -188,8 +188,8 @@ def argument_misspelt(job: Job) -> Iterator[Verdict]:
         Write the argument as the trainer spells it.
 
     Known limits:
-        Arguments of a script's own that are near to none of the trainer's are left alone. A dropped argument is a note:
-        which version is installed is not known.
+        Arguments of a script's own that are near to none of the trainer's are left alone, and so are those that only an
+        older or newer version has.
 
     Evidence:
         transformers' documentation of TrainingArguments; its fields at versions 4.36, 4.57 and 5.23.
@@ -204,23 +204,13 @@ def argument_misspelt(job: Job) -> Iterator[Verdict]:
         if not _is_hugging_face_file(job, claim):
             continue
         met = True
-        row = _ARGUMENTS.get(name)
-        near = _near(name) if row is None else ""
+        near = "" if name in _ARGUMENTS else _near(name)
         if near:
             yield failed(
                 claim.span.path,
                 f"{quoted(claim)} is no argument of the trainer; {near} is probably meant.",
                 at=claim,
                 remedy=f"Write {near}.",
-            )
-        elif row is not None and row.until:
-            yield failed(
-                claim.span.path,
-                f"{quoted(claim)} is gone from the trainer's arguments in transformers {TRAINING_ARGUMENTS.newest}; "
-                f"{row.until} still had it.",
-                at=claim,
-                remedy="Write eval_strategy." if name == "evaluation_strategy" else "Leave it out with newer versions.",
-                severity=Severity.INFO,
             )
         else:
             yield passed(claim.span.path)
