@@ -30,7 +30,12 @@ QUANTITY_OF: dict[tuple[str, ...], str] = {
     ("communication_data_type",): "communication_data_type",
     ("elasticity", "enabled"): "elasticity_enabled",
     ("tensor_parallel", "autotp_size"): "tensor_parallel_size",
+    ("gradient_clipping",): "gradient_clipping",
     ("optimizer", "type"): "optimizer_type",
+    ("optimizer", "params", "lr"): "learning_rate",
+    ("optimizer", "params", "weight_decay"): "weight_decay",
+    ("scheduler", "params", "warmup_max_lr"): "learning_rate",
+    ("scheduler", "params", "warmup_num_steps"): "warmup_steps",
     ("dataloader_drop_last",): "dataloader_drop_last",
 }
 _SECTIONS = frozenset(path[:depth] for path in QUANTITY_OF for depth in range(1, len(path)))

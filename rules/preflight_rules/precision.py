@@ -34,7 +34,8 @@ def two_half_precisions_at_once(job: Job) -> Iterator[Verdict]:
 
     What it checks:
         One DeepSpeed configuration with `fp16.enabled` and `bf16.enabled` both true; one command line with `--fp16`
-        and `--bf16` for Megatron-LM or Hugging Face's trainer.
+        and `--bf16` for Megatron-LM or Hugging Face's trainer, or one file of training arguments or one script with
+        both on.
 
     Why it matters:
         All three stop at start: the formats exclude each other.
@@ -93,8 +94,9 @@ def _open(job: Job, scope: Scope) -> tuple[Claim, ...]:
 
 
 def _said_as(job: Job, name: str, scope: Scope) -> tuple[Claim, ...]:
-    """The flags of a command line that ask for one format."""
-    return tuple(c for c in job.about("mixed_precision", scope) if c.source == "arguments" and c.value == Known(name))
+    """What asks a trainer for one format: a flag, a key of its file of arguments, an argument in the script."""
+    told = ("arguments", "trainer", "python")
+    return tuple(c for c in job.about("mixed_precision", scope) if c.source in told and c.value == Known(name))
 
 
 @rule(

@@ -270,7 +270,9 @@ def best_model_needs_equal_strategies(job: Job) -> Iterator[Verdict]:
     for subject, scope, launch in subjects(job):
         best = told_to_trainer(job, "load_best_model", scope)
         saving, evaluating = (told_to_trainer(job, f"{name}_strategy", scope) for name in ("save", "eval"))
-        if not best or not (saving or evaluating) or not uses_hugging_face(job, launch, scope):
+        # Only `TrainingArguments` has that argument in a script.
+        known = uses_hugging_face(job, launch, scope) or any(claim.source == "python" for claim in best)
+        if not best or not (saving or evaluating) or not known:
             continue
         met = True
         open_end = undecided(subject, (*best, *saving, *evaluating), launch)
@@ -326,65 +328,57 @@ def _steps(job: Job, subject: str, scope: Scope, launch: Launch | None, best: Cl
 
 @rule(
     "HFT006",
-    "two-precisions-at-once",
-    severity=Severity.ERROR,
-    profile="gate",
+    "precision-differs-between-accelerate-and-trainer",
+    severity=Severity.WARNING,
     evidence=("https://huggingface.co/docs/transformers/main_classes/trainer", "huggingface/transformers#32622"),
 )
-def two_precisions_at_once(job: Job) -> Iterator[Verdict]:
-    """The trainer is told fp16 and bf16, or Accelerate one and the trainer the other.
+def precision_differs(job: Job) -> Iterator[Verdict]:
+    """Accelerate is told one half precision and the trainer the other.
 
     What it checks:
-        fp16 and bf16 are not both on in one file of arguments or on one command line; and Accelerate's mixed_precision
-        is not the other one of the two that the trainer is told.
+        Accelerate's mixed_precision is not bf16 where the trainer is told fp16, nor the other way round.
 
     Why it matters:
-        The trainer refuses both at once. Where Accelerate and the trainer differ the trainer's value wins, without a
-        word: fp16 with its loss scaling instead of bf16, or the other way round.
+        The trainer's value wins, without a word: fp16 with its loss scaling where bf16 was meant, or bf16 on a GPU that
+        has none.
 
     Example:
         `accelerate launch --mixed_precision bf16 train.py --fp16`.
 
     Fix:
-        Say it once.
+        Say it once, or the same in both places.
 
     Known limits:
-        A difference between Accelerate and the trainer is a warning. What the script itself decides is not seen.
+        What the script itself decides is not seen. fp16 and bf16 both told to the trainer is PRC001's case.
 
     Evidence:
-        transformers' documentation of TrainingArguments; huggingface/transformers#32622 (who wins).
+        transformers' documentation of TrainingArguments; huggingface/transformers#32622 (where the trainer takes its
+        precision from).
     """
     met = False
     for subject, scope, launch in subjects(job):
         trainer = told_to_trainer(job, "mixed_precision", scope)
         outer = strongest(c for c in job.about("mixed_precision", scope) if c.source == "accelerate")
-        if not trainer:
+        if not trainer or not outer:
             continue
         met = True
         open_end = undecided(subject, (*trainer, *outer), launch)
-        words = list(dict.fromkeys(text for claim in trainer for text in texts(claim.value)))
+        inner, around = set(texts(job_value(trainer))), set(texts(job_value(outer)))
         if open_end is not None:
             yield open_end
-        elif len(words) > 1 and len({claim.span for claim in trainer}) > 1:
+        elif inner <= _HALF and around <= _HALF and inner and around and not inner & around:
             yield failed(
                 subject,
-                f"{quoted(trainer[0])} and {quoted(trainer[1])} are both on; the trainer takes at most one of them.",
-                at=trainer[1],
-                also=((trainer[0], "the other one"),),
-                remedy="Turn one of fp16 and bf16 off.",
-                severity=None if uses_hugging_face(job, launch, scope) else Severity.WARNING,
-            )
-        elif outer and not set(words) & {*texts(job_value(outer)), "no"} and texts(job_value(outer)) != ("no",):
-            yield failed(
-                subject,
-                f"{quoted(trainer[0])} tells the trainer {words[0]}, but {placed(outer[0])} tells Accelerate"
-                f" {texts(job_value(outer))[0]}; the trainer's is taken.",
+                f"{quoted(trainer[0])} tells the trainer {min(inner)}, but {placed(outer[0])} tells Accelerate"
+                f" {min(around)}; the trainer's is taken.",
                 at=trainer[0],
                 also=((outer[0], "Accelerate's"),),
                 remedy="Say the precision once, or the same in both places.",
-                severity=Severity.WARNING,
             )
         else:
             yield passed(subject)
     if not met:
-        yield not_applicable(job.name, "no trainer is told a precision")
+        yield not_applicable(job.name, "precision is not said both to Accelerate and to a trainer")
+
+
+_HALF = frozenset({"fp16", "bf16"})

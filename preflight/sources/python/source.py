@@ -35,6 +35,7 @@ from preflight.sources.python import (
     shards,
     splitting,
     tensorflow,
+    trainers,
     wrapping,
 )
 from preflight.sources.python.module import Module
@@ -63,6 +64,7 @@ _READERS: tuple[Callable[[Module], Iterable[Claim | Reference]], ...] = (
     splitting.claims,
     horovod.claims,
     tensorflow.claims,
+    trainers.claims,
 )
 #: Characters. Scripts written by people stay below 300,000; parsing costs some ten times the size in time and memory.
 LARGEST_SCRIPT = 512 * 1024
