@@ -1,0 +1,73 @@
+"""What README and docs tell users to write is taken, and every option they name exists."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import click
+import pytest
+
+from preflight import api, cli
+from preflight.config_file import Choices
+from preflight.settings import Settings, validated
+from preflight.site_rules import parse
+from preflight.toml_places import loads
+
+ROOT = Path(__file__).parent.parent
+PAGES = {name: (ROOT / name).read_text() for name in ("README.md", "docs/configuration.md")}
+
+
+def blocks(page: str) -> list[str]:
+    """The TOML blocks of a page."""
+    return re.findall(r"^```toml\n(.*?)^```", PAGES[page], re.MULTILINE | re.DOTALL)
+
+
+def options_of(command: click.Command) -> set[str]:
+    """Every option of a command and of those below it."""
+    found = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+    for inner in command.commands.values() if isinstance(command, click.Group) else ():
+        found |= options_of(inner)
+    return found
+
+
+def test_the_configuration_in_the_readme_is_taken(tmp_path: Path) -> None:
+    (block,) = blocks("README.md")
+    (tmp_path / "preflight.toml").write_text(block)
+    chosen = api.configure(Choices(file=tmp_path / "preflight.toml"), [tmp_path]).configuration
+    assert chosen.waivers[0].owner == "fabric"
+
+
+def test_the_site_rule_in_the_documentation_is_taken() -> None:
+    (block,) = blocks("docs/configuration.md")
+    assert parse(block, "site.toml")[0].when[0].about == "launch"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_option_that_is_named_exists(page: str) -> None:
+    named = set(re.findall(r"(?<![\w/-])--[a-z][a-z-]+", re.sub(r"```yaml.*?```", "", PAGES[page], flags=re.DOTALL)))
+    # Those that belong to somebody else: of launchers, in quoted reports.
+    named -= {"--nnodes", "--nodes"}
+    assert named - options_of(cli.cli) == set()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_leads_to_a_file(page: str) -> None:
+    for target in re.findall(r"\]\((?!https?://)([^)#]+)", PAGES[page]):
+        assert ((ROOT / page).parent / target).exists(), target
+
+
+def test_every_key_is_documented() -> None:
+    documented = set(re.findall(r"`([a-z-]+)`", PAGES["docs/configuration.md"]))
+    assert {item.name for item in fields(Settings)} <= {key.replace("-", "_") for key in documented}
+    assert isinstance(validated(loads("")), Settings)
+
+
+def test_completion_comes_with_the_command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("_PREFLIGHT_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", "preflight lint --stat")
+    monkeypatch.setenv("COMP_CWORD", "2")
+    with pytest.raises(SystemExit):
+        cli.run([])
+    assert "--statistics" in capfd.readouterr().out
