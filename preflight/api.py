@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +17,7 @@ from preflight.recording import Configuration, Recording, load, save
 from preflight.report import Report, report_on
 
 if TYPE_CHECKING:
+    from preflight.cache import Cache
     from preflight.config_file import Choices, Chosen
     from preflight.fix import Plan
     from preflight.job import Job
@@ -28,6 +32,7 @@ def lint(
     root: str | Path | None = None,
     configuration: Configuration | None = None,
     given: Mapping[Path, bytes] | None = None,
+    cache: Cache | None = None,
 ) -> Report:
     """Judge the jobs in `paths` from their files alone. Nothing in them is executed.
 
@@ -36,21 +41,62 @@ def lint(
         root: directory that references may not leave, and to which paths in the report are relative. Without it
             the nearest directory above that holds all paths and the working directory.
         given: the content of files among `paths` that is not read from disk, and need not be there: standard input.
+        cache: where reports are kept, and taken from when nothing they depend on has changed. The report is the same
+            to the letter, but for the time at which it was made.
 
     Raises:
         UsageError: a path does not exist, or lies outside `root`; `configuration` names an unknown rule, or
             excludes a pattern that is none.
     """
     wanted = _configured(configuration, rules_for(configuration))
-    jobs = jobs_in(paths, root=root, exclude=wanted.exclude, given=given)
-    return judge(
-        Recording(
-            jobs=jobs,
-            created=_now(),
-            tool_version=__version__,
-            configuration=wanted,
-        )
-    )
+    top, chosen = _chosen(paths, root, given)
+    with _collecting_seldom():
+        return _lint(top, chosen, wanted, None if given else cache, given)
+
+
+def _lint(
+    top: Path, chosen: Sequence[Path], wanted: Configuration, cache: Cache | None, given: Mapping[Path, bytes] | None
+) -> Report:
+    from preflight.assemble import assemble
+    from preflight.looking import Look, below
+
+    look, created = Look(top, wanted.exclude, given), _now()
+    key = ""
+    if cache is not None:
+        from preflight import remembering
+
+        if remembering.is_apart(cache.folder, top):
+            asked = (__version__, _plugins(), _broken("lint"), wanted, created[:10], str(top.resolve()))
+            modules = {type(item).__module__ for item in catalog.sources()}
+            modules |= {rule.judge.__module__ for rule in catalog.rules()}
+            key = remembering.key_of((*asked, [below(top, path) for path in chosen]), {*modules, __name__})
+            known = remembering.recall(cache, key, look, created)
+            if known is not None:
+                return replace(known, configuration=wanted)
+    jobs = assemble(top, chosen, sources=catalog.sources(), look=look)
+    found = judge(Recording(jobs=jobs, created=created, tool_version=__version__, configuration=wanted))
+    if cache is not None and key:
+        remembering.remember(cache, key, look, found)
+    return found
+
+
+@contextmanager
+def _collecting_seldom() -> Iterator[None]:
+    """While jobs are put together nearly everything that is made stays, and looking through it costs a fifth."""
+    before = gc.get_threshold()
+    gc.set_threshold(max(before[0], 50_000) if before[0] else 0, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
+def default_cache() -> Cache | None:
+    """The cache in the user's own directory; None where there is no such place."""
+    from preflight.cache import Cache, default_folder
+
+    folder = default_folder()
+    return Cache(folder) if folder is not None else None
 
 
 def check(
@@ -166,7 +212,16 @@ def jobs_in(
         UsageError: a path does not exist, or lies outside `root`; a pattern of `exclude` is none.
     """
     from preflight.assemble import assemble
+    from preflight.looking import Look
 
+    top, chosen = _chosen(paths, root, given)
+    return assemble(top, chosen, sources=catalog.sources(), look=Look(top, exclude, given))
+
+
+def _chosen(
+    paths: Sequence[str | Path], root: str | Path | None, given: Mapping[Path, bytes] | None
+) -> tuple[Path, list[Path]]:
+    """The root, and the paths, each known to exist inside it."""
     chosen = [Path(path) for path in paths] or [Path()]
     for path in chosen:
         if not os.path.lexists(path) and path not in (given or {}):
@@ -181,7 +236,7 @@ def jobs_in(
         place = path.resolve() if whole else path.absolute().parent.resolve() / path.name
         if place != held and held not in place.parents:
             raise UsageError(f"{path} lies outside --root {top}; name a root that holds it")
-    return assemble(top, chosen, sources=catalog.sources(), exclude=exclude, given=given)
+    return top, chosen
 
 
 def _common_root(paths: Sequence[Path]) -> Path:

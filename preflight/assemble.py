@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -25,13 +24,14 @@ from preflight.job import (
     Suppression,
 )
 from preflight.job.derive import with_derived
+from preflight.looking import Look, below
 from preflight.siblings import siblings
 from preflight.sources.base import Reading, Source, SourceFile, Tree, WrittenFile
 from preflight.sources.comments import suppressions
 from preflight.sources.redaction import without_secrets
 from preflight.sources.shell_source import startable
-from preflight.sources.tree import DirectoryTree, OverlayTree
-from preflight.walk import Walked, walk
+from preflight.sources.tree import OverlayTree
+from preflight.walk import Walked
 
 #: References are followed this far: sbatch -> run.sh -> train.py -> module -> submodule, and some room.
 DEEPEST = 8
@@ -59,46 +59,28 @@ def assemble(
     *,
     sources: Sequence[Source],
     exclude: Sequence[str] = (),
-    given: Mapping[Path, bytes] | None = None,
+    look: Look | None = None,
 ) -> tuple[Job, ...]:
     """The jobs that `paths` (files or directories inside `root`) describe, by name.
 
     Files named together form one job, except that each of several batch scripts is a submission of its own. In a
     directory every recognised file that no other refers to starts a job, unit tests and what the patterns of `exclude`
     fit excepted; sibling scripts for the nodes of one job (node0.sh, node1.sh) form one that is marked probable. What
-    cannot be read becomes a note, never an exception. `given` holds the content of files that is not read from disk.
+    cannot be read becomes a note, never an exception. `look` writes down what was looked at for it.
     """
-    tree: Tree = DirectoryTree(root)
-    if given:
-        tree = OverlayTree(tree, {_below(root, path): content for path, content in given.items()})
-    assembly = _Assembly(tree, tuple(sources))
-    named: list[str] = []
-    jobs: list[Job] = []
-    for path in paths:
-        found = _below(root, Path(path))
-        if not (root / found).is_dir():
-            named.append(found)
-    named = list(dict.fromkeys(named))
-    if named:
-        jobs.extend(_named_jobs(assembly, named))
+    look = look or Look(root, exclude)
+    assembly = _Assembly(look.files, tuple(sources))
+    found = [below(root, path) for path in paths]
+    named = list(dict.fromkeys(path for path in found if not look.is_folder(path)))
+    jobs = _named_jobs(assembly, named) if named else []
     done = {file.path for job in jobs for file in job.files}
-    for path in paths:
-        found = _below(root, Path(path))
-        if (root / found).is_dir():
-            walked = walk(root, found, exclude=exclude)
+    for path in found:
+        if look.is_folder(path):
+            walked = look.walk(path)
             fresh = replace(walked, files=tuple(file for file in walked.files if file not in done))
             jobs.extend(_directory_jobs(assembly, fresh))
             done.update(file.path for job in jobs for file in job.files)
     return tuple(sorted((with_derived(job) for job in jobs), key=lambda job: job.name))
-
-
-def _below(root: Path, path: Path) -> str:
-    """`path` relative to the root, links as they are written unless only their target lies inside."""
-    # os.path and not pathlib: `..` must go and links must stay.
-    plain = os.path.relpath(os.path.abspath(path), os.path.abspath(root))  # noqa: PTH100
-    if plain == ".." or plain.startswith("../"):
-        plain = os.path.relpath(os.path.realpath(path), os.path.realpath(root))
-    return plain
 
 
 def _named_jobs(assembly: _Assembly, named: Sequence[str]) -> list[Job]:

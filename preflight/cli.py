@@ -77,6 +77,7 @@ cli.add_command(baseline)
 @options.FIXING
 @options.STDIN_NAME
 @options.LIST_FILES
+@options.CACHE
 @options.JUDGING
 def lint(paths: tuple[Path, ...], root: Path | None, **chosen: Any) -> int:
     """Judge jobs from their files alone.
@@ -93,7 +94,8 @@ def lint(paths: tuple[Path, ...], root: Path | None, **chosen: Any) -> int:
         lines = [[job.name, *(f"    {file.path}  ({file.kind})" for file in job.files)] for job in jobs]
         _print("".join(f"{line}\n" for of_job in lines for line in of_job))
         return 0
-    make = functools.partial(api.lint, wanted, root=root, configuration=found.configuration, given=given)
+    kept = None if chosen["no_cache"] else api.default_cache()
+    make = functools.partial(api.lint, wanted, root=root, configuration=found.configuration, given=given, cache=kept)
     if chosen["diff"]:
         planned = api.fixes(make(), wanted, root=root, unsafe=chosen["unsafe_fixes"])
         _print(planned.diff())

@@ -22,20 +22,21 @@ def to_bytes(value: Any, *, indent: int) -> bytes:
     pydantic takes to get ready, which is a third of a lint. Half of a surrogate pair, which a script may spell as
     an escape and UTF-8 cannot hold, becomes `?`.
     """
-    written = json.dumps(_plain(value), indent=indent, ensure_ascii=False).encode("utf-8", "replace")
+    written = json.dumps(plain(value), indent=indent, ensure_ascii=False).encode("utf-8", "replace")
     return calm(written.decode()).encode() + b"\n"
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """A value as what JSON knows: objects, lists, texts and numbers."""
     if value is None or (isinstance(value, (str, int, float)) and not isinstance(value, enum.Enum)):
         return value
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):
-        return [_plain(item) for item in value]
-    return {name: _plain(getattr(value, name)) for name in _field_names(value.__class__)}
+        return [plain(item) for item in value]
+    return {name: plain(getattr(value, name)) for name in _field_names(value.__class__)}
 
 
 @functools.cache

@@ -55,6 +55,9 @@ ROOT = click.option(
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     help="Directory that references may not leave. Default: the working directory, or what holds all paths.",
 )
+CACHE = click.option(
+    "--no-cache", is_flag=True, help="Judge anew, whatever is kept in the user's cache directory from earlier runs."
+)
 PATHS = click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
 _FILE = click.Path(path_type=Path, dir_okay=False)
 CONFIG = _together(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from preflight import __version__, api, cli
+from preflight import __version__, assemble, cli
 from preflight.recording import save
 from tests.building import a_recording, assert_follows_schema, job, reached
 
@@ -147,7 +147,7 @@ def test_5_a_bug_shows_its_traceback_and_the_report_is_written_all_the_same(
     def broken(*arguments: object, **options: object) -> None:
         raise RuntimeError("a bug\x1b[2J")
 
-    monkeypatch.setattr(api, "jobs_in", broken)
+    monkeypatch.setattr(assemble, "assemble", broken)
     assert called("lint", tree / "good", "-o", f"json:{tree / 'report.json'}") == 5
     out, err = capfd.readouterr()
     assert out == ""
@@ -162,7 +162,7 @@ def test_130_interrupted(tree: Path, monkeypatch: pytest.MonkeyPatch, capfd: pyt
     def interrupted(*arguments: object, **options: object) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(api, "jobs_in", interrupted)
+    monkeypatch.setattr(assemble, "assemble", interrupted)
     assert called("lint", tree / "good") == 130
     assert "interrupted" in capfd.readouterr().err
 

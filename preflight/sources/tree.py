@@ -39,6 +39,7 @@ class DirectoryTree:
         self._real_root = os.path.realpath(root)
         self._read: dict[str, SourceFile | Note] = {}
         self._there: dict[str, bool] = {}
+        self._folders: dict[str, str] = {}
 
     def read(self, path: str) -> SourceFile | Note:
         """The file at `path` (relative to the root), or a note that says why it cannot be had."""
@@ -58,23 +59,55 @@ class DirectoryTree:
                     break
             else:
                 return None
-        return _resolve(inside, relative_to, self._exists)
+        return _resolve(inside, relative_to, self.exists)
 
-    def _exists(self, path: str) -> bool:
+    def exists(self, path: str) -> bool:
+        """Whether there is something at `path` (relative to the root) that is not outside."""
         known = self._there.get(path)
         if known is None:
             known = self._there[path] = self._look(path)
         return known
 
+    @property
+    def was_read(self) -> Mapping[str, SourceFile | Note]:
+        """Everything that was asked for so far, and what came of it."""
+        return self._read
+
+    @property
+    def was_there(self) -> Mapping[str, bool]:
+        """Everything whose existence was asked for so far."""
+        return self._there
+
     def _look(self, path: str) -> bool:
         above = posixpath.dirname(path)
         # Of a directory that is not there nothing needs to be looked for; imports ask for many such files.
-        if above and above != path and not self._exists(above):
+        if above and above != path and not self.exists(above):
             return False
         try:
-            return self._is_inside(os.path.realpath(self._at(path), strict=True))
+            return self._is_inside(self._real(path, strict=True))
         except (OSError, ValueError):
             return False
+
+    def _real(self, path: str, *, strict: bool = False) -> str:
+        """Where `path` leads to. The folders on the way are resolved once, as most of what is asked for is not there.
+
+        Raises:
+            OSError: with `strict`, there is nothing.
+        """
+        folder, _, name = path.rpartition("/")
+        if name in ("", ".", ".."):
+            return os.path.realpath(self._at(path), strict=strict)
+        known = self._folders.get(folder)
+        if known is None:
+            known = self._folders[folder] = os.path.realpath(self._at(folder))
+        place = f"{known.rstrip('/')}/{name}"
+        try:
+            status = os.lstat(place)
+        except OSError:
+            if strict:
+                raise
+            return place
+        return os.path.realpath(place, strict=strict) if stat.S_ISLNK(status.st_mode) else place
 
     def _at(self, path: str) -> str:
         return f"{self._real_root}/{path}"
@@ -85,7 +118,7 @@ class DirectoryTree:
     def _load(self, path: str) -> SourceFile | Note:
         try:
             # Not strictly, so that a link out of the root is called that also where it leads to nothing.
-            real = os.path.realpath(self._at(path))
+            real = self._real(path)
             if not self._is_inside(real):
                 return _outside(path)
             content = self._content(path, real)
@@ -97,7 +130,7 @@ class DirectoryTree:
 
     def _content(self, path: str, real: str) -> bytes | Note:
         # Looked at before it is opened: opening a device can already do something.
-        before = Path(real).lstat()
+        before = os.lstat(real)
         if stat.S_ISLNK(before.st_mode):
             # All links were followed; one that is left over is part of a circle.
             return _loop(path)

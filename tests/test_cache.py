@@ -1,0 +1,186 @@
+"""The cache: same report to the letter, never a stale one, and nothing in it that has to be believed."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from preflight import api, remembering
+from preflight.cache import Cache, default_folder
+from preflight.configuration import Configuration
+from preflight.report import Report, to_json
+
+KEY = "0" * 64
+LAUNCH = "#!/bin/bash\ntorchrun --nnodes=2 --nproc_per_node=8 --master_port=99999 train.py --x ds.json\n"
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    root = tmp_path / "tree"
+    root.mkdir()
+    (root / "run.sh").write_text(LAUNCH)
+    (root / "train.py").write_text(
+        "import helper\nimport torch.distributed as dist\n\ndist.init_process_group('nccl')\n"
+    )
+    return root
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Cache:
+    return Cache(tmp_path / "cache")
+
+
+def lint(root: Path, cache: Cache | None, **more: Any) -> Report:
+    """The report, made at a fixed time."""
+    report = api.lint([root], root=root, cache=cache, **more)
+    return replace(report, run=replace(report.run, created="now"))
+
+
+def is_remembered(report: Report) -> bool:
+    return all(type(job).__name__ == "_RememberedJob" for job in report.jobs) and bool(report.jobs)
+
+
+def test_a_report_from_the_cache_is_the_same_to_the_letter(tree: Path, cache: Cache) -> None:
+    fresh, first, second = lint(tree, None), lint(tree, cache), lint(tree, cache)
+    assert not is_remembered(first) and is_remembered(second)
+    assert to_json(second) == to_json(first) == to_json(fresh)
+    assert second.findings and second.jobs == fresh.jobs and fresh.jobs[0].claims == second.jobs[0].claims
+
+
+def change(root: Path) -> None:
+    (root / "train.py").write_text((root / "train.py").read_text() + "\n")
+
+
+def add(root: Path) -> None:
+    (root / "new.sh").write_text(LAUNCH)
+
+
+def add_what_was_looked_for(root: Path) -> None:
+    (root / "helper.py").write_text("x = 1\n")
+
+
+def remove(root: Path) -> None:
+    (root / "train.py").unlink()
+
+
+def ignore(root: Path) -> None:
+    (root / ".gitignore").write_text("*.sh\n")
+
+
+@pytest.mark.parametrize("edit", [change, add, add_what_was_looked_for, remove, ignore])
+def test_any_change_of_the_tree_is_noticed(tree: Path, cache: Cache, edit: Any) -> None:
+    lint(tree, cache)
+    edit(tree)
+    again = lint(tree, cache)
+    assert not is_remembered(again) and to_json(again) == to_json(lint(tree, None))
+
+
+def test_a_change_that_keeps_size_and_time_is_noticed(tree: Path, cache: Cache) -> None:
+    lint(tree, cache)
+    file, before = tree / "run.sh", (tree / "run.sh").stat()
+    file.write_text(LAUNCH.replace("99999", "29500"))
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert not is_remembered(lint(tree, cache))
+
+
+def test_another_configuration_is_another_entry(tree: Path, cache: Cache) -> None:
+    lint(tree, cache)
+    other = lint(tree, cache, configuration=Configuration(ignore=("PRT001",)))
+    assert not is_remembered(other) and "PRT001" not in {finding.id for finding in other.findings}
+
+
+def test_other_code_is_another_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "a_pack"
+    package.mkdir()
+    (package / "__init__.py").write_text("RULE = 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    __import__("a_pack")
+    before = remembering.key_of(("asked",), ["a_pack.rules"])
+    remembering._code.cache_clear()
+    (package / "__init__.py").write_text("RULE = 10\n")
+    assert remembering.key_of(("asked",), ["a_pack.rules"]) != before
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda b: b[:-5], lambda b: b"x" + b, lambda b: b"", lambda b: b.replace(b"1", b"2")]
+)
+def test_a_damaged_entry_is_ignored(tree: Path, cache: Cache, damage: Any) -> None:
+    lint(tree, cache)
+    (entry,) = cache.folder.iterdir()
+    entry.write_bytes(damage(entry.read_bytes()))
+    assert to_json(lint(tree, cache)) == to_json(lint(tree, None))
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"{}\n[]", b"[1]\n[]", b'{"seen": {}}\n[]', b"\xff\n\xff"])
+def test_an_entry_of_another_form_is_ignored(tree: Path, cache: Cache, content: bytes) -> None:
+    lint(tree, cache)
+    (entry,) = cache.folder.iterdir()
+    cache.put(entry.name, content)
+    assert cache.get(entry.name) == content
+    assert to_json(lint(tree, cache)) == to_json(lint(tree, None))
+
+
+def test_a_cache_inside_the_tree_is_not_believed(tree: Path) -> None:
+    inside = Cache(tree / ".cache")
+    lint(tree, inside)
+    assert not inside.folder.exists()
+
+
+def test_what_others_may_write_is_not_believed(tree: Path, cache: Cache) -> None:
+    lint(tree, cache)
+    (entry,) = cache.folder.iterdir()
+    entry.chmod(0o666)
+    assert cache.get(entry.name) is None
+    entry.chmod(0o600)
+    assert cache.get(entry.name) is not None
+    cache.folder.chmod(0o777)
+    assert cache.get(entry.name) is None
+    cache.put(KEY, b"x")
+    assert not (cache.folder / KEY).exists()
+
+
+def test_links_are_not_followed(cache: Cache, tmp_path: Path) -> None:
+    cache.put(KEY, b"x")
+    (tmp_path / "elsewhere").write_bytes((cache.folder / KEY).read_bytes())
+    (cache.folder / KEY).unlink()
+    (cache.folder / KEY).symlink_to(tmp_path / "elsewhere")
+    assert cache.get(KEY) is None
+
+
+def test_a_folder_that_cannot_be_made_is_no_fault(tree: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert lint(tree, Cache(tmp_path / "file" / "cache")).findings
+
+
+def test_the_oldest_entries_go_first(tmp_path: Path) -> None:
+    cache = Cache(tmp_path / "cache", largest_bytes=1000)
+    for number in range(5):
+        cache.put(f"{number:064x}", bytes(200))
+        os.utime(cache.folder / f"{number:064x}", (number, number))
+    cache.put("f" * 64, bytes(200))
+    kept = sorted(path.name[-1] for path in cache.folder.iterdir())
+    assert kept == ["3", "4", "f"]
+    cache.put("e" * 64, bytes(2000))
+    assert cache.get("e" * 64) is None
+
+
+def test_keys_are_no_paths(cache: Cache) -> None:
+    cache.put("../x", b"x")
+    assert cache.get("../x") is None and not cache.folder.parent.joinpath("x").exists()
+
+
+def test_where_it_lies() -> None:
+    assert default_folder({"XDG_CACHE_HOME": "/c"}) == Path("/c/preflight")
+    assert default_folder({"XDG_CACHE_HOME": "relative"}) == Path.home() / ".cache" / "preflight"
+
+
+def test_entries_are_json(tree: Path, cache: Cache) -> None:
+    lint(tree, cache)
+    (entry,) = cache.folder.iterdir()
+    _, first, second = entry.read_bytes().split(b"\n")
+    assert json.loads(first)["verdict"] == "no-go" and json.loads(second)[0]["name"]
