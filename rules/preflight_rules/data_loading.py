@@ -20,7 +20,7 @@ from preflight_rules.reading import (
     where,
     why_unresolved,
 )
-from preflight_rules.script_reading import is_run
+from preflight_rules.script_reading import is_run, started_files
 
 _EVALUATION = re.compile(r"val|test|eval|dev|infer|predict", re.IGNORECASE)
 
@@ -300,6 +300,4 @@ def _starts_group(job: Job, work: Claim) -> bool:
 
 def _is_helper(job: Job, work: Claim) -> bool:
     """Whether the work stands in a helper that many scripts may share, mostly for something small."""
-    path = work.span.path
-    run = [*(launch.program for launch in job.launches), *(claim.span.path for claim in job.about("entry_point"))]
-    return path not in run and not _starts_group(job, work)
+    return work.span.path not in started_files(job) and not _starts_group(job, work)

@@ -16,6 +16,13 @@ def is_run(job: Job) -> bool:
     return bool(job.launches or job.about("entry_point"))
 
 
+def started_files(job: Job) -> frozenset[str]:
+    """The scripts that are run, as opposed to the modules they import."""
+    return frozenset(
+        (*(launch.program for launch in job.launches), *(claim.span.path for claim in job.about("entry_point")))
+    )
+
+
 def stated(job: Job, quantity: str) -> Iterator[tuple[str, Claim]]:
     """Each place that states a quantity, once, with the subject it is judged under."""
     seen: set[tuple[str, int, int]] = set()

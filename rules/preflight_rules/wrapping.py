@@ -16,7 +16,7 @@ from preflight_rules.reading import (
     subjects,
     why_unresolved,
 )
-from preflight_rules.script_reading import is_run, launches_of, stated, surely_one_rank
+from preflight_rules.script_reading import launches_of, started_files, stated, surely_one_rank
 
 
 @rule(
@@ -212,13 +212,15 @@ def horovod_first_weights_not_broadcast(job: Job) -> Iterator[Verdict]:
         Horovod documentation, broadcast the initial variable states from rank 0.
     """
     met = False
-    for subject, wraps in stated(job, "horovod_broadcasts"):
+    told: set[str] = set()
+    for subject, wraps in stated(job, "horovod_optimizer"):
         met = True
-        if any(True in claim.alternatives for claim in job.about("horovod_broadcasts")) or surely_one_rank(job, wraps):
+        if job.about("horovod_broadcasts") or surely_one_rank(job, wraps) or wraps.span.path in told:
             yield passed(subject)
-        elif not is_run(job) or len(job.about("entry_point")) + len(job.files) > _FEW_FILES:
+        elif wraps.span.path not in started_files(job):
             yield unknown(subject, "the broadcast may stand in another file", at=wraps)
         else:
+            told.add(wraps.span.path)
             yield failed(
                 subject,
                 f"{quoted(wraps)} averages gradients, but nothing broadcasts the first weights: every rank begins with"

@@ -12,7 +12,7 @@ FRAMEWORKS = (
     Quantity("folder_made", str, "call by which every rank makes a folder that must not be there yet"),
     Quantity("horovod_started", bool, "calls Horovod's init"),
     Quantity("horovod_optimizer", str, "Horovod's wrapper of the optimizer or gradient tape"),
-    Quantity("horovod_broadcasts", bool, "the script that wraps its optimizer also broadcasts the first weights"),
+    Quantity("horovod_broadcasts", str, "how a Horovod script gives all ranks the same first weights"),
     Quantity("tf_config", str, "TF_CONFIG as JSON, null for what only run time knows"),
     Quantity("tf_strategy", str, "TensorFlow's distribution strategy"),
 )

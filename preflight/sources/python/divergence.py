@@ -185,6 +185,9 @@ def _is_own(module: Module, test: ast.expr, loop: _Loop) -> bool:
             if len(names) > _MOST_NAMES or _AGREED.search(written or end_of(node)):
                 return False
             own = own or bool(_OWN.search(end_of(node)))
+            # `validate.best` is an attribute of a function, which may have agreed with the other ranks.
+            if any(_AGREED.search(module.source(each)) for each in module.outline.functions(end_of(node))):
+                return False
             pending.extend(assigned.get(written, ()))
             # `flag.item()` hangs on `flag`; `self.best` on no more than itself.
             if isinstance(node, ast.Attribute) and end_of(node.value) not in _HOLDERS:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from preflight.job import Claim
 from preflight.sources.python.module import Module
 from preflight.sources.python.outline import dotted
+from preflight.sources.python.ranks import Who, audience
 
 #: Modules set up such things for their own use; it starts nothing.
 _SETTING_UP = (
@@ -39,9 +40,11 @@ def _works(module: Module, statement: ast.stmt) -> bool:
     if isinstance(statement, ast.If):
         if "__name__" in module.text(statement.test):
             return True
-        return any(_works(module, each) for each in (*statement.body, *statement.orelse)) or any(
-            isinstance(each, ast.Assign) and isinstance(each.value, ast.Call) for each in statement.body
-        )
+        if any(_works(module, each) for each in (*statement.body, *statement.orelse)):
+            return True
+        # `if rank == 0: saver = Saver(path)`: nothing but a script asks for its rank before it is called.
+        made = any(isinstance(each, ast.Assign) and isinstance(each.value, ast.Call) for each in statement.body)
+        return made and audience(module, statement.test) not in (Who.ALL, Who.UNTOLD)
     if isinstance(statement, _WORKING):
         return True
     if isinstance(statement, ast.Try):

@@ -20,6 +20,9 @@ def claims(module: Module) -> Iterator[Claim]:
     """All claims about Horovod."""
     if "horovod" not in module.file.text:
         return
+    broadcast = _BROADCAST.search(module.file.text)
+    if broadcast is not None:
+        yield module.claim("horovod_broadcasts", broadcast.group(0).rstrip("("), module.tree, condition="")
     for call in module.calls:
         name = module.called(call)
         if not name.startswith("horovod."):
@@ -27,6 +30,4 @@ def claims(module: Module) -> Iterator[Claim]:
         if last(name) == "init":
             yield module.claim("horovod_started", True, call)
         elif last(name) in _OPTIMIZERS:
-            broadcasts = _BROADCAST.search(module.file.text) is not None
             yield module.claim("horovod_optimizer", last(name), call)
-            yield module.claim("horovod_broadcasts", broadcasts, call.func)

@@ -17,7 +17,7 @@ _DISTRIBUTED = re.compile(
 _HANDED_OUT = re.compile(
     r"accelerat|lightning|Trainer\b|fabric|deepspeed|prepare_data_loader|DistributedSampler|ParallelBatchSampler|webdataset"
     r"|BatchSampler|[sS]ampler\s*=|num_replicas|\.shard\(|split_dataset_by_node|num_shards|colossalai|mosaicml|StreamingDataset"
-    r"|\[rank::|rank\s*::|nodesplitter|split_by_node|composer|ray\.train",
+    r"|\[rank::|rank\s*::|nodesplitter|split_by_node|composer|ray\.train|parallel_state|tensor_parallel|pipeline_parallel|device_mesh|DeviceMesh|parallelize_",
 )
 _SHARED = re.compile(
     r"worker_info|rank|world|shard|split|islice|num_workers|process_index|num_replicas|partition|nodesplitter|hvd\.",
