@@ -9,6 +9,7 @@ from preflight.job import Claim, Job, Launch
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
 from preflight.outcome import Confidence, Severity
 from preflight.tables.accelerate_launch import ACCELERATE_LAUNCH
+from preflight.tables.colossalai_run import COLOSSALAI_RUN
 from preflight.tables.composer import COMPOSER
 from preflight.tables.deepspeed_runner import DEEPSPEED_RUNNER
 from preflight.tables.ray_job_submit import RAY_JOB_SUBMIT
@@ -25,6 +26,7 @@ _STRICT: dict[str, tuple[Generated, ...]] = {
     "deepspeed": (DEEPSPEED_RUNNER,),
     "accelerate": (ACCELERATE_LAUNCH,),
     "composer": (COMPOSER,),
+    "colossalai": (COLOSSALAI_RUN,),
     "ray": (RAY_START, RAY_JOB_SUBMIT),
 }
 #: What different launchers call one thing.

@@ -24,9 +24,11 @@ from preflight.judgement import Verdict, assigned, unknown
 #: Characters of a value in a message; a list of many endpoints is cut.
 _LONGEST_VALUE = 60
 #: Launchers that start one agent on each node, which then starts the ranks of that node.
-AGENT_LAUNCHERS = frozenset({"torchrun", "accelerate", "llamafactory-cli", "paddle", "torch.distributed.launch"})
+AGENT_LAUNCHERS = frozenset(
+    {"torchrun", "accelerate", "llamafactory-cli", "paddle", "torch.distributed.launch", "composer", "fabric"}
+)
 #: What starts its command once on every node or task of an allocation.
-SPREADING_WRAPPERS = frozenset({"srun", "mpirun", "mpiexec", "pdsh", "horovodrun"})
+SPREADING_WRAPPERS = frozenset({"srun", "mpirun", "mpiexec", "pdsh", "clush", "horovodrun"})
 #: Schedulers whose headers are read: the source of their claims, their name, and what starts a line on every node.
 SCHEDULERS = {
     "slurm": ("Slurm", "srun --ntasks-per-node=1"),
@@ -37,7 +39,7 @@ SCHEDULERS = {
     "sge": ("Grid Engine", "mpirun --npernode 1"),
 }
 #: Launchers that themselves reach the other nodes.
-REACHING_LAUNCHERS = frozenset({"srun", "mpirun", "mpiexec", "deepspeed", "horovodrun"})
+REACHING_LAUNCHERS = frozenset({"srun", "mpirun", "mpiexec", "deepspeed", "horovodrun", "colossalai", "torchx"})
 
 
 def subjects(job: Job) -> Iterator[tuple[str, Scope, Launch | None]]:

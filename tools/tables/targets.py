@@ -193,6 +193,22 @@ TARGETS: tuple[Target, ...] = (
         (Part("composer/cli/launcher.py", How.ARGPARSE),),
     ),
     Target(
+        "fabric_run",
+        "fabric run (lightning run model)",
+        "lightning",
+        ("2.6.6",),
+        _LOOKED_AT,
+        (Part("lightning/fabric/cli.py", How.CLICK, ("_run",)),),
+    ),
+    Target(
+        "colossalai_run",
+        "colossalai run",
+        "colossalai",
+        ("0.5.0",),
+        _LOOKED_AT,
+        (Part("colossalai/cli/launcher/__init__.py", How.CLICK, ("run",)),),
+    ),
+    Target(
         "training_arguments",
         "Hugging Face TrainingArguments",
         "transformers",

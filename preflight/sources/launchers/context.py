@@ -11,7 +11,8 @@ from preflight.redact import HIDDEN, is_secret
 from preflight.sources.base import Command, LaunchLine, Tree, Variable, Word
 from preflight.sources.launchers import mpi, slurm
 from preflight.sources.launchers.options import text_of
-from preflight.sources.launchers.stating import Stating
+from preflight.sources.launchers.paths import paths_of, relative
+from preflight.sources.launchers.stating import Stating, count_of
 from preflight.sources.launchers.wrappers import Wrapper
 
 _ACTIVATE = re.compile(r"(?:source|\.)\s+(?P<folder>\S+)/bin/activate\b")
@@ -90,7 +91,24 @@ def state_context(
             own = Stating(wrapper.name, line.scope, line.command.condition)
             references.extend(mpi.state(own, wrapper.scanned, wrapper.word, line, tree))
             stating.claims.extend(own.claims)
+        elif wrapper.name in ("pdsh", "clush"):
+            references.extend(_state_fan(stating, wrapper, line, tree))
     return stating, references
+
+
+def _state_fan(stating: Stating, wrapper: Wrapper, line: LaunchLine, tree: Tree) -> list[Reference]:
+    """`pdsh -w node[0-3]`: the line is started once on each of these hosts."""
+    own = Stating(wrapper.name, line.scope, line.command.condition)
+    hosts, given = wrapper.scanned.last("hosts"), wrapper.scanned.last("hostfile")
+    if hosts is not None:
+        own.given("hosts", hosts, slurm.hosts_of, strength=Strength.SCHEDULER)
+        own.given("nodes", hosts, lambda value: count_of(slurm.hosts_of(value)), strength=Strength.SCHEDULER)
+    word = wrapper.word
+    own.say("tasks_per_node", Known(1), word.span, word.spelling, strength=Strength.SCHEDULER)
+    stating.claims.extend(own.claims)
+    paths = paths_of(given.value, given.parts) if given is not None else ()
+    targets = [relative(path, line, tree) for path in paths]
+    return [Reference(path, "hostfile", given.span, line.scope) for path in targets if path and given is not None]
 
 
 def _prelude_of(command: Command) -> tuple[Word, ...]:

@@ -10,6 +10,7 @@ from preflight.job import Claim, Known, Note, NoteKind, Scope, Span
 from preflight.sources.base import Command, LauncherReader, LaunchLine, Reading, Tree, Variable, Word
 from preflight.sources.launchers import slurm
 from preflight.sources.launchers.accelerate import AccelerateReader
+from preflight.sources.launchers.colossalai import ColossalReader
 from preflight.sources.launchers.composer import ComposerReader
 from preflight.sources.launchers.containers import state_containers
 from preflight.sources.launchers.context import (
@@ -19,6 +20,8 @@ from preflight.sources.launchers.context import (
     wrappers_reach_nodes,
 )
 from preflight.sources.launchers.deepspeed import DeepSpeedReader
+from preflight.sources.launchers.defaults import with_default
+from preflight.sources.launchers.fabric import FabricReader
 from preflight.sources.launchers.installing import read_installs
 from preflight.sources.launchers.options import text_of
 from preflight.sources.launchers.origins import with_origins
@@ -31,7 +34,9 @@ from preflight.sources.launchers.programs import is_python, python_program
 from preflight.sources.launchers.python import PythonReader, has_ranks
 from preflight.sources.launchers.ray import RayReader
 from preflight.sources.launchers.torchrun import TorchrunReader
+from preflight.sources.launchers.torchx import TorchxReader
 from preflight.sources.launchers.training_clis import AxolotlReader, LlamaFactoryReader, TrlReader, TuneReader
+from preflight.sources.launchers.wrapper_tables import KINDS
 from preflight.sources.launchers.wrappers import (
     Peeled,
     Wrapper,
@@ -52,6 +57,9 @@ READERS: tuple[LauncherReader, ...] = (
     PaddleV2Reader(),
     RayReader(),
     ComposerReader(),
+    FabricReader(),
+    ColossalReader(),
+    TorchxReader(),
     LlamaFactoryReader(),
     AxolotlReader(),
     TrlReader(),
@@ -174,6 +182,7 @@ def launch_line(
     `header`: the options of the batch script it stands in, None outside of one. `ids` counts the launches of each
     line for their ids.
     """
+    command = replace(command, words=with_default(command.words, _is_launcher))
     peeled = peel(command)
     if not peeled.words or only_talks(program_name(peeled.words)):
         return None
@@ -207,6 +216,10 @@ def launch_line(
         wrappers=tuple(wrapper.name for wrapper in peeled.wrappers if wrapper.name != "env"),
     )
     return Line(line, found, peeled.wrappers, environment, prefixed)
+
+
+def _is_launcher(name: str) -> bool:
+    return name in KINDS or name.startswith("python") or any(name in reader.names for reader in READERS)
 
 
 def _is_spread(peeled: Peeled) -> bool:
@@ -309,7 +322,7 @@ def _read(line: Line, header: dict[str, slurm.Asked], tree: Tree, *, elsewhere: 
         line.wrappers,
         header,
         elsewhere=elsewhere or line.prefixed,
-        reaches_nodes=any(started.launcher == "deepspeed" for started in reading.launches),
+        reaches_nodes=any(started.launcher in ("deepspeed", "colossalai", "torchx") for started in reading.launches),
         scheduler=scheduler,
     )
     environment = state_environment(launch, line.environment)

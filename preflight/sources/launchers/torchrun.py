@@ -43,6 +43,10 @@ class TorchrunReader:
         "-m torch.distributed.run",
         "-m torch.distributed.launch",
         "-m torch.distributed.elastic.run",
+        # Descendants of the older one, with the same options and some more.
+        "-m bagua.distributed.launch",
+        "-m bagua.distributed.run",
+        "-m oneflow.distributed.launch",
     )
 
     def read(self, line: LaunchLine, tree: Tree) -> Reading:
@@ -62,7 +66,8 @@ class TorchrunReader:
             python=scanned.last("no_python") is None,
         )
         settings = _Settings(line, {given.dest: said(given) for given in scanned.given}, scanned.incomplete)
-        state_unknown(stating, scanned)
+        if not launcher.startswith(("bagua", "oneflow")):
+            state_unknown(stating, scanned)
         _state_counts(stating, settings, line)
         _state_rendezvous(stating, settings)
         return Reading(

@@ -168,9 +168,21 @@ KINDS: dict[str, Kind] = {
     "poetry": Kind(_NONE, subcommands=("run",)),
     "pipenv": Kind(_NONE, subcommands=("run",)),
     "pixi": Kind(table({"other": "-e --environment --manifest-path"}, {}), subcommands=("run",)),
-    "pdsh": Kind(table({"other": "-w -x -f -R -l -t -u -g"}, {"flag": "-S -b -d"}), passes_environment=False),
+    "pdsh": Kind(
+        table({"hosts": "-w", "other": "-x -f -R -l -t -u -g -M -N"}, {"flag": "-S -b -d"}), passes_environment=False
+    ),
     "clush": Kind(
-        table({"other": "-w -g -f -x -X -l -t -u -o"}, {"flag": "-a -b -B -S -L -q -v"}),
+        table({"hosts": "-w", "other": "-g -f -x -X -l -t -u -o -m -O -R"}, {"flag": "-a -b -B -S -L -q -v"}),
+        passes_environment=False,
+    ),
+    "parallel-ssh": Kind(
+        table(
+            {
+                "hostfile": "-h --hosts",
+                "other": "-H --host -l --user -p --par -o --outdir -e --errdir -t --timeout -O --option -x -X",
+            },
+            {"flag": "-i --inline -P --print -v --verbose -A --askpass -I --send-input"},
+        ),
         passes_environment=False,
     ),
     "flock": Kind(table({"other": "-w --timeout -E"}, {"flag": "-n -x -s -u -o"}), plain=1),
@@ -194,10 +206,13 @@ KINDS: dict[str, Kind] = {
     "blaunch": Kind(table({"other": "-u -use-login-shell"}, {"flag": "-n -z"}), plain=0),
     "ibrun": Kind(table({"other": "-n -o"}, {})),
 }
+KINDS["pssh"] = KINDS["parallel-ssh"]
 KINDS.update(mamba=KINDS["conda"], micromamba=KINDS["conda"])
 PLAIN_NAMES = {
     "mpiexec": "mpirun",
     "mpiexec.hydra": "mpirun",
+    "parallel-ssh": "pdsh",
+    "pssh": "pdsh",
     "mpirun.openmpi": "mpirun",
     "orterun": "mpirun",
     "prterun": "mpirun",

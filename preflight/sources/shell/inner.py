@@ -5,6 +5,7 @@ Their commands stand right behind the outer one, which they name as `outer`.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
 
 SHELLS = frozenset(("bash", "sh", "dash", "zsh", "ksh", "rbash"))
 #: Programs that start the command elsewhere without the caller's environment.
-_FORGETFUL = frozenset(("ssh", "pdsh", "clush", "kubectl", "docker", "podman", "nvidia-docker", "dsh"))
+_FORGETFUL = frozenset(
+    ("ssh", "pdsh", "clush", "kubectl", "docker", "podman", "nvidia-docker", "dsh", "parallel-ssh", "pssh", "pbsdsh")
+)
 #: Those that start it elsewhere, on every node or not on the batch script's own.
 _ELSEWHERE = _FORGETFUL | frozenset(
     (
@@ -94,6 +97,15 @@ _PROGRAMS = re.compile(
 )
 _SCRIPT = re.compile(r"[^=]*\.(sh|bash|slurm|sbatch|ksh|run)$")
 _SSH_VALUES = frozenset("BbcDEeFIiJLlmOopQRSWw")
+#: Programs that run a command on many hosts, each with its options that take a word.
+_FANS = {
+    "pdsh": "-w -x -f -R -l -t -u -g -M -N",
+    "clush": "-w -g -f -x -X -l -t -u -o -m -O --hostfile -R",
+    "parallel-ssh": "-h --hosts -H --host -l --user -p --par -o --outdir -e --errdir -t --timeout -O --option -x -X",
+    "pssh": "-h --hosts -H --host -l --user -p --par -o --outdir -e --errdir -t --timeout -O --option -x -X",
+    "dsh": "-m --machine -g --group -f --file -F --forklimit -r --remoteshell -o",
+}
+_TERMINALS = frozenset(("tmux", "screen"))
 _EXPORTED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 MOST_NESTED = 5
 
@@ -148,6 +160,10 @@ def _find(fields: Sequence[Field], place: Place) -> _Inner | None:
         return _sbatch(fields)
     if first in ("ssh",):
         return _ssh(fields, place)
+    if first in _FANS:
+        return _fan(fields, first, place)
+    if first == "su" or (first in _TERMINALS and not any(word in SHELLS for word in words)):
+        return _typed(fields, first)
     if first not in WRAPPERS and first not in SHELLS:
         if words[0] and _SCRIPT.match(words[0]):
             return _Inner(None, fields[0], tuple(fields[1:]), (), is_shell=False)
@@ -217,6 +233,33 @@ def _ssh(fields: Sequence[Field], place: Place) -> _Inner | None:
     for item in rest[1:]:
         pieces += [*literal(" ", place, " "), *item.text]
     return _Inner(tuple(pieces), None, (), ("ssh",))
+
+
+def _fan(fields: Sequence[Field], name: str, place: Place) -> _Inner | None:
+    """`pdsh -w node[0-3] "cd /w; torchrun ..."`: what stands behind the options is one text for a shell there."""
+    valued = _FANS[name].split()
+    index = 1
+    while index < len(fields):
+        word = fields[index].known
+        if word is None or not word.startswith("-"):
+            break
+        index += 2 if word in valued else 1
+    if index >= len(fields):
+        return None
+    pieces = list(fields[index].text)
+    for item in fields[index + 1 :]:
+        pieces += [*literal(" ", place, " "), *item.text]
+    return _Inner(tuple(pieces), None, (), (name,))
+
+
+def _typed(fields: Sequence[Field], name: str) -> _Inner | None:
+    """`su -c "..." user`; `tmux new -d "..."` and `tmux send-keys "..." Enter`, by the word that is a whole line."""
+    for before, item in itertools.pairwise(fields):
+        if name == "su" and before.known in ("-c", "--command"):
+            return _Inner(item.text, None, (), ())
+        if name in _TERMINALS and item.known is not None and " " in item.known.strip():
+            return _Inner(item.text, None, (), (name,))
+    return None
 
 
 def _sbatch(fields: Sequence[Field]) -> _Inner | None:

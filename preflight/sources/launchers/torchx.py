@@ -1,0 +1,80 @@
+"""`torchx run ... dist.ddp -j 2x8 --script train.py`: torchrun on as many nodes as a scheduler is asked for.
+
+Source: torchx/components/dist.py and cli/cmd_run.py of torchx 0.7.
+"""
+
+from __future__ import annotations
+
+from preflight.job import Plain, Relation, as_int, lift
+from preflight.sources.base import LaunchLine, Reading, Tree
+from preflight.sources.launchers.options import scan, table, text_of, texts
+from preflight.sources.launchers.starting import started
+from preflight.sources.launchers.stating import Stating
+
+_RUN = table(
+    {"other": "-s --scheduler -cfg --scheduler_args --workspace --parent_run_id"},
+    {"flag": "--dryrun --wait --log --tee_logs --stdin", "help": "-h --help"},
+    abbreviations=False,
+    single_dash=True,
+)
+_DDP = table(
+    {
+        "script": "--script",
+        "module": "-m",
+        "image": "--image",
+        "name": "--name",
+        "gpu": "--gpu",
+        "nodes": "-j",
+        "env": "--env",
+        "max_restarts": "--max_retries",
+        "port": "--rdzv_port",
+        "other": "-h --cpu --memMB --metadata --mounts --debug --tee --rdzv_backend --rdzv_conf --role",
+    },
+    {},
+    abbreviations=False,
+)
+_COMPONENTS = ("dist.ddp", "dist.spmd", "torchx.components.dist:ddp")
+
+
+class TorchxReader:
+    """Reads the line of torchx where it starts one of its distributed components."""
+
+    name: str = "torchx"
+    names: tuple[str, ...] = ("torchx",)
+
+    def read(self, line: LaunchLine, tree: Tree) -> Reading:
+        """State nodes, processes and program."""
+        if len(line.words) < 3 or text_of(line.words[1]) != "run":
+            return Reading()
+        outer = scan(line.words[2:], _RUN)
+        if not outer.rest or text_of(outer.rest[0]) not in _COMPONENTS:
+            return Reading()
+        inner = scan(outer.rest[1:], _DDP)
+        program, module = inner.last("script"), inner.last("module")
+        stating = Stating(self.name, line.scope, line.command.condition)
+        size = inner.last("nodes")
+        if size is not None:
+            stating.given("nodes", size, lambda value: lift(_nodes, value))
+            stating.given("nodes", size, lambda value: lift(_nodes, value), relation=Relation.REQUIRES)
+            stating.given("processes_per_node", size, lambda value: lift(_processes, value))
+        stating.given("max_restarts", inner.last("max_restarts"), as_int)
+        stating.given("master_port", inner.last("port"), as_int)
+        chosen = program or module
+        words = [word for word in outer.rest if chosen is not None and text_of(word) in texts(chosen.value)]
+        started_here = started(line, self.name, [*words[:1], *inner.rest], tree, module=program is None)
+        return Reading(
+            claims=(*stating.claims, *started_here.claims),
+            launches=(started_here.launch,),
+            references=started_here.references,
+        )
+
+
+def _nodes(item: Plain) -> Plain:
+    """`2x8`, `1:2x8`; a number alone counts processes of one node."""
+    nodes, times, _ = str(item).partition("x")
+    return int(nodes.rpartition(":")[2]) if times else 1
+
+
+def _processes(item: Plain) -> Plain:
+    _, times, each = str(item).partition("x")
+    return int(each if times else str(item))
