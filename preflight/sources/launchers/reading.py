@@ -182,7 +182,7 @@ def launch_line(
     `header`: the options of the batch script it stands in, None outside of one. `ids` counts the launches of each
     line for their ids.
     """
-    command = replace(command, words=with_default(command.words, _is_launcher))
+    command = replace(command, words=with_default(command.words, _starts_something))
     peeled = peel(command)
     if not peeled.words or only_talks(program_name(peeled.words)):
         return None
@@ -218,7 +218,7 @@ def launch_line(
     return Line(line, found, peeled.wrappers, environment, prefixed)
 
 
-def _is_launcher(name: str) -> bool:
+def _starts_something(name: str) -> bool:
     return name in KINDS or name.startswith("python") or any(name in reader.names for reader in READERS)
 
 
