@@ -3,6 +3,8 @@
 PACK = (
     "preflight.sources.shell_source:ShellSource",
     "preflight.sources.kubernetes.source:KubernetesSource",
+    "preflight.sources.containers.compose:ComposeSource",
+    "preflight.sources.containers.dockerfile:DockerfileSource",
     "preflight.sources.deepspeed_json:DeepSpeedSource",
     "preflight.sources.accelerate_config:AccelerateSource",
     "preflight.sources.requirements:RequirementsSource",

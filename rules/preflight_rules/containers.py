@@ -83,16 +83,24 @@ def container_started_without_gpus(job: Job) -> Iterator[Verdict]:
         elif given:
             yield passed(scope.launch)
         else:
-            option = "--nv" if claim.spelling.startswith(("apptainer", "singularity")) else "--gpus all"
             yield failed(
                 scope.launch,
-                f"{quoted(claim)} starts a training command with no option that gives the container GPUs, though"
+                f"{quoted(claim)} starts a training command with nothing that gives the container GPUs, though"
                 f" {sign} wants them.",
                 at=claim,
-                remedy=f"Add `{option}` in front of the image.",
+                remedy=_remedy(claim, "--gpus all", "gpus: all", apptainer="--nv"),
             )
     if not met:
         yield not_applicable(job.name, "no container is seen to want GPUs for training")
+
+
+def _remedy(claim: Claim, option: str, key: str, *, apptainer: str = "") -> str:
+    """What to add, in the spelling of who starts the container."""
+    if claim.source == "compose":
+        return f"Add `{key}` to the service."
+    if apptainer and claim.spelling.startswith(("apptainer", "singularity")):
+        option = apptainer
+    return f"Add `{option}` in front of the image."
 
 
 def _wants_gpus(job: Job, claim: Claim, scope: Scope, launch: Launch | None) -> str:
@@ -159,7 +167,7 @@ def container_shared_memory_default(job: Job) -> Iterator[Verdict]:
                 f" {spoken(numbers(ranks.value))} ranks that share it.",
                 at=claim,
                 also=((ranks, "the ranks"),),
-                remedy="Add `--ipc=host` or `--shm-size=16g` in front of the image.",
+                remedy=_remedy(claim, "--ipc=host` or `--shm-size=16g", "ipc: host` or `shm_size: 16gb"),
             )
         elif any("options from outside" in str(getattr(size.value, "why", "")) for size in sizes):
             yield unknown(scope.launch, f"{quoted(sizes[0])} may hold --shm-size or --ipc", at=sizes[0])
@@ -255,7 +263,7 @@ def container_network_hides_ranks(job: Job) -> Iterator[Verdict]:
                 f"{quoted(claim)} puts the ranks on Docker's bridge, which the other nodes cannot reach.",
                 at=network[0] if network else claim,
                 also=((launch, "over several nodes"),),
-                remedy="Add `--network=host` in front of the image.",
+                remedy=_remedy(claim, "--network=host", "network_mode: host"),
             )
         else:
             yield passed(scope.launch)
@@ -310,7 +318,7 @@ def rdma_devices_without_locked_memory(job: Job) -> Iterator[Verdict]:
                 scope.launch,
                 f"{quoted(devices[0])} gives {quoted(claim)} RDMA devices, but nothing lets it lock memory for them.",
                 at=devices[0],
-                remedy="Add `--ulimit memlock=-1`.",
+                remedy=_remedy(claim, "--ulimit memlock=-1", "ulimits: {memlock: -1}"),
             )
     if not met:
         yield not_applicable(job.name, "no container gets InfiniBand devices")

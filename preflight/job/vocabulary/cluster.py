@@ -38,6 +38,7 @@ CLUSTER = (
     Quantity("pods_started_first", int, "pods that are created before the others wait for them", "pods"),
     Quantity("unexpanded_variable", str, "`$NAME` in a place where no shell will replace it"),
     Quantity("completion_mode", str, "whether the pods of a Job get an index: Indexed, NonIndexed"),
+    Quantity("image_base", str, "image that a Dockerfile's last stage is built on"),
     Quantity("container_run", str, "image of a container started on a command line or by Compose"),
     Quantity("container_gpus", str, "option that gives a container its GPUs, as written"),
     Quantity("container_command", str, "what a container on a command line is to run"),

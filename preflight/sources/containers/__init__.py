@@ -1,0 +1,1 @@
+"""Files that describe containers: Dockerfiles, and Compose files that start several of them."""
