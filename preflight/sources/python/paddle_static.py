@@ -17,6 +17,7 @@ _RANK = re.compile(
 )
 _RANKED = re.compile(r"trainer|worker|rank|proc|node")
 _STARTUP = re.compile(r"start_?up|init_prog", re.IGNORECASE)
+_EVALUATED = re.compile(r"test|eval|infer|valid|pred", re.IGNORECASE)
 _DIVIDING = re.compile(
     r"get_file_shard|split_files|worker_index|worker_num|trainer_id|trainer_num|trainers_num|TRAINER_ID|cluster_files"
 )
@@ -48,6 +49,10 @@ def _clone(module: Module, call: ast.Call, minimized: list[ast.Call]) -> Iterato
     """Whether `clone(for_test=True)` stands before or behind minimize, both straight in one function."""
     given = argument(call, "for_test", 0)
     if given is None or module.fold(value_of(given)) != Known(True):
+        return
+    owner = module.text(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+    if _EVALUATED.search(owner):
+        # A program that was built for evaluation has no optimizer of its own.
         return
     place = enclosing(module, call)
     for other in minimized:
