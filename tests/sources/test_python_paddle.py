@@ -232,3 +232,32 @@ def test_python_2_is_a_note_and_nothing_else() -> None:
 )
 def test_odd_calls_raise_nothing(text: str) -> None:
     assert _read(text) is not None
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("import paddle.fluid as fluid", True),
+        ("from paddle import fluid", True),
+        ("from paddle.fluid.layers import fc", True),
+        ("try:\n    import paddle.fluid\nexcept ImportError:\n    pass", False),
+        ("import paddle", False),
+    ],
+)
+def test_whether_fluid_is_needed(line: str, found: bool) -> None:
+    reading = PythonSource().read(SourceFile("t.py", line + "\n", "", len(line)), MemoryTree({}), role="script")
+    assert any(claim.quantity == "imports_fluid" for claim in reading.claims) is found
+
+
+def test_whether_an_executor_is_closed() -> None:
+    text = "t.transpile(0, pservers=e, trainers=2)\nexe = fluid.Executor(p)\nfor b in r():\n    exe.run(m, feed=b)\n"
+    assert _known(text, "executor_closed") == [False]
+    assert _known(text + "exe.close()\n", "executor_closed") == [True]
+    assert not _of(text.replace("t.transpile(0, pservers=e, trainers=2)\n", ""), "executor_closed")
+
+
+@pytest.mark.parametrize(
+    "call", ["fleet.init()", "paddle.distributed.init_parallel_env()", "dygraph.prepare_context()"]
+)
+def test_who_connects_the_processes(call: str) -> None:
+    assert _known(f"{call}\n", "parallel_environment") == [True]

@@ -50,4 +50,7 @@ PADDLE = (
     Quantity("cluster_package", str, "folder that cluster_train sends to every host"),
     Quantity("cluster_hosts", tuple, "HOSTS of cluster_train, as written"),
     Quantity("index_files", tuple, "data files that an index file (train.list) names"),
+    Quantity("imports_fluid", bool, "the script imports paddle.fluid, outside of try"),
+    Quantity("executor_closed", bool, "an executor that trains is closed at the end"),
+    Quantity("parallel_environment", bool, "the script connects its processes (init_parallel_env, fleet.init)"),
 )

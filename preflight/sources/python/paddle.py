@@ -21,8 +21,25 @@ def claims(module: Module) -> Iterator[Claim]:
         return
     yield from _roles(module)
     yield from _fleet_calls(module)
+    yield from _imports(module)
     for subject in _SUBJECTS:
         yield from subject(module)
+
+
+def _imports(module: Module) -> Iterator[Claim]:
+    """`import paddle.fluid` at the top of the script, where its failing ends the script."""
+    for node in module.tree.body:
+        fluid = isinstance(node, ast.Import) and any(
+            name.name == "paddle.fluid" or name.name.startswith("paddle.fluid.") for name in node.names
+        )
+        if isinstance(node, ast.ImportFrom):
+            source = node.module or ""
+            fluid = source.startswith("paddle.fluid") or (
+                source == "paddle" and any(name.name == "fluid" for name in node.names)
+            )
+        if fluid:
+            yield module.claim("imports_fluid", True, node, source="paddle")
+            return
 
 
 def _roles(module: Module) -> Iterator[Claim]:
@@ -31,7 +48,10 @@ def _roles(module: Module) -> Iterator[Claim]:
         short = last(name)
         if short == "init" and "fleet" in name.split("."):
             yield from _fleet_init(module, call, name)
+        elif short == "prepare_context":
+            yield module.claim("parallel_environment", True, call, source="paddle")
         elif short == "init_parallel_env" and (name.startswith("paddle") or "paddle" in module.file.text):
+            yield module.claim("parallel_environment", True, call, source="paddle")
             yield module.claim("ps_mode", False, call, relation=Relation.REQUIRES, source="paddle")
         elif short == "UserDefinedRoleMaker":
             yield from _role_maker(module, call)
@@ -56,6 +76,7 @@ def _fleet_calls(module: Module) -> Iterator[Claim]:
 def _fleet_init(module: Module, call: ast.Call, name: str) -> Iterator[Claim]:
     """`fleet.init(is_collective=...)`, or what its role maker or its module says; the default is servers."""
     yield module.claim("waits_for_servers", True, call, strength=Strength.DEFAULT, source="paddle")
+    yield module.claim("parallel_environment", True, call, source="paddle")
     given = argument(call, "is_collective", 1)
     role_maker = argument(call, "role_maker", 0)
     if given is None and role_maker is not None:

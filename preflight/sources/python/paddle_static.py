@@ -36,6 +36,8 @@ def claims(module: Module) -> Iterator[Claim]:
             yield module.claim("static_graph_enabled", True, call, source="paddle")
     if minimized:
         yield from _startup(module, calls, minimized)
+    if "transpile" in calls:
+        yield from _closed(module, calls)
     for loop in module.nodes(ast.For):
         yield from _uneven(module, loop)
     for name in ("local_shuffle", "global_shuffle"):
@@ -81,6 +83,27 @@ def _startup(module: Module, calls: dict[str, list[ast.Call]], minimized: list[a
         return
     first = runs[0]
     yield module.claim("startup_program_run", ran, first.func, spelling=module.text(first.func), source="paddle")
+
+
+def _closed(module: Module, calls: dict[str, list[ast.Call]]) -> Iterator[Claim]:
+    """Whether an executor that trains in a loop is closed, for scripts that transpile their program themselves."""
+    made = [call for name in ("Executor", "ParallelExecutor") for call in calls.get(name, [])]
+    names = {module.bound_to(call): call for call in made if module.bound_to(call)}
+    for call in calls.get("run", []):
+        owner = dotted(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+        if owner in names and _stands_in_a_loop(module, call):
+            closed = any(isinstance(c.func, ast.Attribute) for c in calls.get("close", []))
+            yield module.claim("executor_closed", closed, call.func, spelling=module.text(call.func), condition="")
+            return
+
+
+def _stands_in_a_loop(module: Module, node: ast.AST) -> bool:
+    current = module.parent(node)
+    while current is not None and not isinstance(current, (ast.FunctionDef, ast.Module)):
+        if isinstance(current, (ast.For, ast.While)):
+            return True
+        current = module.parent(current)
+    return False
 
 
 def _is_plain_run(module: Module, call: ast.Call) -> bool:

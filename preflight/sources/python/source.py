@@ -81,6 +81,7 @@ _OF_MODULES = frozenset(
         "serial_work",
         "training_framework",
         "waits_for_servers",
+        "parallel_environment",
         "rank_dependent_steps",
         "rank_local_exit",
         "step_failure_swallowed",
@@ -106,7 +107,7 @@ _WORDS_OF_MODULES = (
     r"process_group|InitProcessGroup|init_distributed|DataParallel|distributed_model|fully_shard|set_epoch"
     r"|barrier|wait_for_everyone|broadcast|(?:process|rank_zero|distributed_zero)_first"
     r"|Trainer|Accelerator|Fabric|Runner|TrainingArguments|MASTER_|master[_-](?:addr|port)"
-    r"|(?:dist|ddp|distributed)[_-]backend|ddp_timeout|fleet|transpile"
+    r"|(?:dist|ddp|distributed)[_-]backend|ddp_timeout|fleet|transpile|parallel_env|prepare_context"
     r"|CUDA_VISIBLE_DEVICES|set_device|\b(?:torch|paddle)\.save\b|[Cc]heckpoint|save_pretrained|SLURM_|\brank\b|all_reduce|backward\("
 )
 #: Nor does a script in a folder that nothing starts state anything without one of these, or one of those above.

@@ -1,0 +1,3 @@
+import paddle.fluid as fluid
+
+print(fluid)

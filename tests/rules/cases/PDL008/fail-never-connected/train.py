@@ -1,0 +1,3 @@
+import paddle
+
+model = paddle.DataParallel(net)

@@ -1,0 +1,4 @@
+import paddle
+
+paddle.distributed.init_parallel_env()
+model = paddle.DataParallel(net)

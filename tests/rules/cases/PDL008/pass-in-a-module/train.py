@@ -1,0 +1,4 @@
+import paddle
+import setup_ranks
+
+model = paddle.DataParallel(net)

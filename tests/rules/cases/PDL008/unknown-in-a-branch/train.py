@@ -1,0 +1,4 @@
+import paddle
+
+if args.n > 1:
+    model = paddle.DataParallel(net)
