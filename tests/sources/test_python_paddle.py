@@ -97,7 +97,6 @@ def test_a_number_that_is_text(value: str, text: bool) -> None:
 
 
 def test_transpile_of_something_else_is_left_alone() -> None:
-    claims = _read("from qiskit import transpile\ntranspile(circuit, backend)\n").claims
     assert not _of("from qiskit import transpile\ntranspile(circuit, backend)\n", "transpiler")
 
 
