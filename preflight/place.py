@@ -26,7 +26,12 @@ MOST_LOCAL = 16
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", re.ASCII)
 
 #: Launchers that pip installs as console scripts: the ranks get the interpreter that the script itself runs in.
-_CONSOLE_SCRIPTS = {"torchrun": "torchrun", "deepspeed": "deepspeed", "accelerate": "accelerate"}
+_CONSOLE_SCRIPTS = {
+    "torchrun": "torchrun",
+    "deepspeed": "deepspeed",
+    "accelerate": "accelerate",
+    "llamafactory-cli": "llamafactory-cli",
+}
 
 
 @dataclass(frozen=True, slots=True)

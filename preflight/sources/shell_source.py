@@ -21,7 +21,7 @@ _HEAD = 4096
 #: settings of how ranks talk to each other, for others to source.
 _LAUNCHING = re.compile(
     r"python|torch|deepspeed|ds_ssh|paddle|fleet|accelerate|srun|sbatch|mpi|horovod|\bray\b|composer|lightning|tensorflow"
-    r"|llamafactory|axolotl|\b(?:lmf|trl|tune)[ \t]"
+    r"|llamafactory|axolotl|\b(?:lmf|trl|tune|swift|megatron)[ \t]"
     r"|docker|podman|singularity|apptainer|kubectl|jsrun|aprun|pdsh|^#(?:SBATCH|PBS|BSUB)\s"
     r"|\b(?:NCCL|RCCL|GLOO|UCX|FI|TP_SOCKET|PADDLE|FLAGS)_|TRAINING_ROLE",
     re.MULTILINE,
@@ -50,7 +50,7 @@ class ShellSource:
         from preflight.sources.launchers.reading import read_commands
         from preflight.sources.launchers.stating import Stating
         from preflight.sources.launchers.steps import state_steps
-        from preflight.sources.shell import evaluate, reads
+        from preflight.sources.shell import evaluate, reads, refused
 
         script = evaluate(file, tree)
         # The parts of a heterogeneous job have counts of their own, which no claim about the whole could state.
@@ -68,7 +68,7 @@ class ShellSource:
         exports = () if launches.launches else exported(script.final, scope)
         read = tuple(reads.claims(file, scope)) if header or launches.launches else ()
         reading = Reading(
-            claims=(*stating.claims, *launches.claims, *steps, *exports, *read),
+            claims=(*stating.claims, *launches.claims, *steps, *exports, *read, *refused.claims(file, scope)),
             launches=launches.launches,
             references=(*script.references, *launches.references),
             notes=(*script.notes, *launches.notes, *_carriage_returns(file, launches.launches)),

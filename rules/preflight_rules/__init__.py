@@ -74,6 +74,7 @@ PACK: tuple[str, ...] = (
     "preflight_rules.interfaces:interface_filter_malformed",
     "preflight_rules.interfaces:interface_exclusion_keeps_loopback",
     "preflight_rules.variables:variable_misspelt",
+    "preflight_rules.shell_names:name_refused_by_shell",
     "preflight_rules.variables:variable_value_not_understood",
     "preflight_rules.variables:debug_setting_left_on",
     "preflight_rules.variables:exported_rendezvous_ignored",

@@ -43,7 +43,7 @@ llamafactory-cli train
     all E, from variables: nodes R (NNODES; D 1), min_nodes, processes_per_node (NPROC_PER_NODE), node_rank (NODE_RANK,
     else RANK), master_addr, master_port, rendezvous_id, rendezvous_backend (D), max_restarts, tasks_per_node R 1 under
     srun; nothing of it where no variable asks for torchrun
-axolotl train, trl, tune run
+axolotl train, trl, tune run, swift
     the claims of accelerate launch or torchrun, whose line they build
 paddle (paddle.distributed.launch, fleetrun)
     a variable wins over its option (E). Collective: nodes R (--nnodes, or the number of --ips; D 1), hosts,

@@ -35,7 +35,13 @@ from preflight.sources.launchers.python import PythonReader, has_ranks
 from preflight.sources.launchers.ray import RayReader
 from preflight.sources.launchers.torchrun import TorchrunReader
 from preflight.sources.launchers.torchx import TorchxReader
-from preflight.sources.launchers.training_clis import AxolotlReader, LlamaFactoryReader, TrlReader, TuneReader
+from preflight.sources.launchers.training_clis import (
+    AxolotlReader,
+    LlamaFactoryReader,
+    SwiftReader,
+    TrlReader,
+    TuneReader,
+)
 from preflight.sources.launchers.wrapper_tables import KINDS
 from preflight.sources.launchers.wrappers import (
     Peeled,
@@ -64,6 +70,7 @@ READERS: tuple[LauncherReader, ...] = (
     AxolotlReader(),
     TrlReader(),
     TuneReader(),
+    SwiftReader(),
 )
 _PLAIN = PythonReader()
 _PROGRAM = ProgramReader()

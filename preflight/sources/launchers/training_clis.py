@@ -1,8 +1,9 @@
-"""Commands of training packages that start ranks themselves: llamafactory-cli, axolotl, trl, tune.
+"""Commands of training packages that start ranks themselves: llamafactory-cli, axolotl, trl, tune, swift.
 
 Sources: llamafactory/launcher.py (LLaMA-Factory 0.9.5), axolotl/cli/main.py and cli/utils/train.py (axolotl 0.19),
-trl/cli/commands/training.py (trl 1.16), torchtune/_cli/run.py (torchtune 0.6.1). The last three build a line of
-`accelerate launch` or torchrun, so that line is put together here and given to the reader of that launcher.
+trl/cli/commands/training.py (trl 1.16), torchtune/_cli/run.py (torchtune 0.6.1), swift/cli/main.py (ms-swift). All but
+the first build a line of `accelerate launch` or torchrun, so that line is put together here and given to the reader of
+that launcher.
 """
 
 from __future__ import annotations
@@ -195,3 +196,30 @@ class TuneReader:
         alone = Word(Known("--standalone"), word.span, f"{word.spelling} run (without --rdzv_endpoint: standalone)")
         built = (word, *(() if endpoint else (alone,)), *words)
         return TorchrunReader().read(replace(line, words=built), tree)
+
+
+class SwiftReader:
+    """Reads `swift sft` and `megatron sft` of ms-swift: torchrun with what five variables say, if one of two is set."""
+
+    name: str = "swift"
+    names: tuple[str, ...] = ("swift", "megatron")
+    _COMMANDS = frozenset({"infer", "pt", "rlhf", "sft"})
+    _VARIABLES = ("NPROC_PER_NODE", "MASTER_PORT", "NNODES", "NODE_RANK", "MASTER_ADDR")
+
+    def read(self, line: LaunchLine, tree: Tree) -> Reading:
+        """What the line of torchrun says that swift builds."""
+        command = text_of(line.words[1]) if len(line.words) > 1 else None
+        environment = line.command.environment
+        if command not in self._COMMANDS or not {"NPROC_PER_NODE", "NNODES"} & set(environment):
+            return Reading()
+        word = line.words[0]
+        options = []
+        for name in self._VARIABLES:
+            variable = environment.get(name)
+            if variable is not None:
+                option = Known(f"--{name.lower()}=")
+                value = lift(lambda item, option=option: f"{option.value}{item}", variable.value)
+                spelling = variable.spelling if name in variable.spelling else f"{name}={variable.spelling}"
+                options.append(Word(value, variable.span, spelling, parts=(option, variable.value)))
+        program = (_word("-m", word), _word(f"swift.cli.{command}", word), *line.words[2:])
+        return TorchrunReader().read(replace(line, words=(word, *options, *program)), tree)

@@ -95,3 +95,13 @@ def test_tune_is_standalone_without_an_endpoint() -> None:
 )
 def test_switches_of_the_trainer_may_stand_alone(words: str, expected: str | None) -> None:
     assert values(read(f"torchrun train.py {words} --output_dir out")).get("mixed_precision") == expected
+
+
+def test_swift_makes_options_of_variables() -> None:
+    reading = read("NPROC_PER_NODE=8 NNODES=2 NODE_RANK=$R MASTER_ADDR=n0 swift sft --per_device_train_batch_size 1")
+    found = values(reading, source="torchrun")
+    assert (found["processes_per_node"], found["nodes"], found["master_addr"]) == (8, 2, "n0")
+    assert found["node_rank"] is None
+    assert only(reading, "nodes").spelling == "NNODES=2"
+    assert only(reading, "micro_batch_size_per_gpu").value.value == 1  # type: ignore[union-attr]
+    assert read("swift sft --model gpt2").launches == ()
