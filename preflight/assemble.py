@@ -333,7 +333,13 @@ class _Gathering:
 
     def job(self) -> Job:
         """What was gathered, in the order in which it was met."""
-        claims = [claim for path in self.claims for claim in self._claims_of(path)]
+        headers = [path for path, found in self.claims.items() if any(map(_is_header, found))]
+        several = headers if len(headers) > 1 else []
+        claims = [
+            claim
+            for path, found in self.claims.items()
+            for claim in (_of_own_launches(found) if path in several else found)
+        ]
         names = [Path(path).name for path in self.entries[1:4]]
         more = ["..."] if len(self.entries) > 4 else []
         return Job(
@@ -346,17 +352,14 @@ class _Gathering:
             suppressions=tuple(dict.fromkeys(self.suppressions)),
         )
 
-    def _claims_of(self, path: str) -> list[Claim]:
-        """A batch header speaks of its own submission: with several in one job, of its own launches only."""
-        claims = self.claims[path]
-        headers = [other for other, found in self.claims.items() if any(_is_header(claim) for claim in found)]
-        if len(headers) < 2 or path not in headers:
-            return claims
-        scopes = list(dict.fromkeys(claim.scope for claim in claims if claim.scope.launch))
-        moved: list[Claim] = []
-        for claim in claims:
-            moved.extend(replace(claim, scope=scope) for scope in scopes) if _is_header(claim) else moved.append(claim)
-        return moved
+
+def _of_own_launches(claims: Sequence[Claim]) -> list[Claim]:
+    """A batch header speaks of its own submission: with several in one job, of its own launches only."""
+    scopes = list(dict.fromkeys(claim.scope for claim in claims if claim.scope.launch))
+    moved: list[Claim] = []
+    for claim in claims:
+        moved.extend(replace(claim, scope=scope) for scope in scopes) if _is_header(claim) else moved.append(claim)
+    return moved
 
 
 def _is_header(claim: Claim) -> bool:

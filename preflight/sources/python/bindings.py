@@ -54,30 +54,38 @@ class Bindings:
 def walk(module: ast.Module, *, statements_only: bool = False) -> Bindings:
     """Walk the tree once, without recursion: a deeply nested file must not exhaust the stack."""
     found = Bindings()
-    parents = found.parents
+    parents, by_kind = found.parents, found.by_kind
+    fields: dict[type[ast.AST], tuple[str, ...]] = {}
     stack: list[tuple[ast.AST, ast.AST]] = [(module, module)]
     while stack:
         node, scope = stack.pop()
-        kind = type(node)
-        found.by_kind.setdefault(kind, []).append(node)
+        kind = node.__class__
+        alike = by_kind.get(kind)
+        if alike is None:
+            alike = by_kind[kind] = []
+        alike.append(node)
         if kind in _BINDING:
             if kind in _SCOPED:
                 found.scopes[id(node)] = scope
-            _bind(found, node, scope, module)
+            # A name that is read binds nothing, and is what most nodes are.
+            if kind is not ast.Name or node.ctx.__class__ is not ast.Load:  # type: ignore[attr-defined]
+                _bind(found, node, scope, module)
         if kind in _LEAVES:
             continue
         inner = node if kind in SCOPES else scope
         children: list[ast.AST] = []
-        for name in node._fields:
-            if name in _PLAIN:
-                continue
+        names = fields.get(kind)
+        if names is None:
+            names = fields[kind] = tuple(name for name in kind._fields if name not in _PLAIN)
+        for name in names:
             value = getattr(node, name, None)
             if value.__class__ is list:
-                children += [item for item in value if isinstance(item, ast.AST)]
-            elif isinstance(value, ast.AST):
+                children += value
+            elif value is not None and isinstance(value, ast.AST):
                 children.append(value)
         for child in reversed(children):
-            if not statements_only or not isinstance(child, ast.expr):
+            # Lists hold None for what was left out, and the names of `global` are texts.
+            if isinstance(child, ast.AST) and not (statements_only and isinstance(child, ast.expr)):
                 parents[id(child)] = node
                 stack.append((child, inner))
     return found

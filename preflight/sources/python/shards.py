@@ -41,6 +41,9 @@ def claims(module: Module) -> Iterator[Claim]:
         return
     functions: list[Function] = [*module.nodes(ast.FunctionDef), *module.nodes(ast.AsyncFunctionDef)]
     for function in functions:
+        text = module.source(function)
+        if "rank" not in text or ("min(" not in text and "- 1" not in text):
+            continue
         clamp = _clamp(module, function) or _rest(module, function)
         if clamp is None or _is_unminded(module, function):
             continue
