@@ -205,7 +205,9 @@ def dropped(item: Claim | Span) -> Edit | None:
     if not text or len(span.snippet) >= LONGEST_SNIPPET or span.line != span.end_line:
         return None
     if not before.strip():
-        # Alone on its line it keeps its indentation.
+        # Alone on a line of a command that goes on behind it, it takes the line along.
+        if span.snippet[span.end_column - 1 :].strip() == "\\":
+            return Edit(span.path, span.line, 1, f"{span.snippet}\n", "")
         return Edit(span.path, span.line, span.column, text, "")
     # An entry of a list in YAML or JSON is no word of a command line.
     if not before[-1].isspace() or before.rstrip()[-1] in "-[,:{":

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 
 from preflight.job import Claim, Job, Strength, Unresolved
-from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight.outcome import Severity
+from preflight.judgement import Verdict, failed, mend, not_applicable, passed, reworded, rule, unknown
+from preflight.outcome import Fix, Severity
 from preflight.tables.accelerate_config import ACCELERATE_CONFIG
 from preflight.tables.accelerate_launch import ACCELERATE_LAUNCH
 from preflight_rules.accelerate import Setup, setups
@@ -45,6 +45,7 @@ def _keys(job: Job) -> tuple[Claim, ...]:
     "ACC002",
     "accelerate-unknown-key",
     severity=Severity.ERROR,
+    fix="unsafe",
     profile="gate",
     evidence=("huggingface/accelerate#1935",),
 )
@@ -91,6 +92,7 @@ def unknown_key(job: Job) -> Iterator[Verdict]:
                 f"{quoted(claim)} is no key of Accelerate's configuration: `accelerate launch` refuses the file.",
                 at=claim,
                 remedy=f"Write {near}." if near else "Take the key out.",
+                fix=_renamed(claim, key, near),
             )
     if not keys:
         yield not_applicable(job.name, "no configuration of Accelerate")
@@ -103,7 +105,13 @@ def _misspelt(claim: Claim, key: str, near: str, section: str) -> Verdict:
         at=claim,
         remedy=f"Write {near}.",
         severity=Severity.WARNING,
+        fix=_renamed(claim, key, near),
     )
+
+
+def _renamed(claim: Claim, key: str, near: str) -> Fix | None:
+    """Unsafe: from then on the setting has an effect, and which one was meant is a guess."""
+    return mend(f"rename {key} to {near}", reworded(claim, key, near), safe=False) if near else None
 
 
 def _near_in_section(section: str, key: str) -> str:
@@ -211,6 +219,7 @@ _NUMBER = re.compile(r"[\"']?gpu_ids[\"']?\s*:\s*\d+")
     "ACC005",
     "accelerate-value-needs-quotation-marks",
     severity=Severity.ERROR,
+    fix="safe",
     profile="gate",
     evidence=("huggingface/accelerate#1386", "Ziems/arbor#156"),
 )
@@ -255,6 +264,8 @@ def value_needs_quotation_marks(job: Job) -> Iterator[Verdict]:
                         f"{quoted(claim)} is {kind} to YAML, but text to Accelerate, which stops at it.",
                         at=claim,
                         remedy=f"Write {key}: '{word}'.",
+                        # Safe: Accelerate does not start with it as it stands.
+                        fix=mend(f"put {word} into quotation marks", reworded(claim, word, f"'{word}'"), safe=True),
                         severity=Severity.WARNING if setup.launch is None else None,
                     )
                 else:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from preflight.job import Claim, Job, Known, OneOf, Unresolved
-from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.judgement import Verdict, failed, mend, not_applicable, passed, reworded, rule, unknown
 from preflight.outcome import Confidence, Severity
 from preflight_rules.reading import counted, job_value, numbers, quoted, texts, undecided, where
 from preflight_rules.steps import steps
@@ -225,6 +225,7 @@ def _hand_off(claim: Claim) -> _HandOff | None:
     "FLT004",
     "hand-off-signal-not-handled",
     severity=Severity.WARNING,
+    fix="unsafe",
     evidence=("https://slurm.schedmd.com/sbatch.html#OPT_signal", "facebookincubator/submitit#1708"),
 )
 def hand_off_signal_not_handled(job: Job) -> Iterator[Verdict]:
@@ -271,6 +272,11 @@ def hand_off_signal_not_handled(job: Job) -> Iterator[Verdict]:
                 at=claim,
                 also=((handled[0], "waits for the signal"),),
                 remedy=f"Write `--signal=B:{asked.signal}@{asked.seconds}`, so that the batch script gets it.",
+                fix=mend(
+                    "have the batch script get the signal",
+                    reworded(claim, f"--signal={asked.signal}", f"--signal=B:{asked.signal}"),
+                    safe=False,
+                ),
             )
         elif not handled:
             yield failed(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from preflight.job import Job
-from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.judgement import Verdict, failed, mend, not_applicable, passed, reworded, rule, unknown
 from preflight.outcome import Confidence, Severity
 from preflight_rules.reading import (
     certainly_one,
@@ -90,6 +90,7 @@ def gloo_without_interface(job: Job) -> Iterator[Verdict]:
     "PGR002",
     "scheduler-variable-does-not-exist",
     severity=Severity.WARNING,
+    fix="unsafe",
     evidence=("tunib-ai/oslo#150", "https://slurm.schedmd.com/srun.html"),
 )
 def scheduler_variable_does_not_exist(job: Job) -> Iterator[Verdict]:
@@ -136,6 +137,7 @@ def scheduler_variable_does_not_exist(job: Job) -> Iterator[Verdict]:
                 f"{quoted(read)}: Slurm sets no {name}; {meant} is probably meant.",
                 at=read,
                 remedy=f"Read {meant}{_meaning(meant)}.",
+                fix=mend(f"read {meant}", reworded(read, name, meant), safe=False),
             )
     if not met:
         yield not_applicable(job.name, "no variable of Slurm is read")

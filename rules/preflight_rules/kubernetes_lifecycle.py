@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from preflight.job import Claim, Job, Unresolved
-from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.judgement import Verdict, failed, mend, not_applicable, passed, reworded, rule, unknown
 from preflight.outcome import Confidence, Severity
 from preflight_rules.reading import certainly_several, numbers, placed, quoted, texts, undecided
 from preflight_rules.workloads import Workload, workloads
@@ -26,6 +26,7 @@ _ALLOWED = frozenset(("Never", "OnFailure"))
     "KUB013",
     "job-restart-policy-rejected",
     severity=Severity.ERROR,
+    fix="unsafe",
     profile="gate",
     evidence=("https://kubernetes.io/docs/concepts/workloads/controllers/job/",),
 )
@@ -74,6 +75,10 @@ def job_restart_policy_rejected(job: Job) -> Iterator[Verdict]:
                     f"{quoted(said[0])} is refused for a Job: expected Never or OnFailure.",
                     at=said[0],
                     remedy="Write `restartPolicy: Never`.",
+                    # Unsafe: whether failed pods shall be started again is for the user to say.
+                    fix=mend("write Never", reworded(said[0], texts(said[0].value)[0], "Never"), safe=False)
+                    if texts(said[0].value)
+                    else None,
                 )
             else:
                 yield passed(workload.id)

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterator
 
 from preflight.job import Claim, Job, Launch
-from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.judgement import Verdict, failed, mend, not_applicable, passed, reworded, rule, unknown
 from preflight.outcome import Confidence, Severity
 from preflight.tables.accelerate_launch import ACCELERATE_LAUNCH
 from preflight.tables.colossalai_run import COLOSSALAI_RUN
@@ -47,6 +47,7 @@ _ALIKE = 0.8
     "LCH001",
     "launcher-option-unknown",
     severity=Severity.ERROR,
+    fix="unsafe",
     profile="gate",
     evidence=(
         "https://docs.python.org/3/library/argparse.html",
@@ -106,6 +107,7 @@ def _unknown_option(launch: Launch, claim: Claim, tables: tuple[Generated, ...])
         also=((launch, "started here"),),
         remedy=f"Write {meant}." if meant else "Drop it, or put it behind the program if it is meant for that.",
         severity=None if meant else Severity.WARNING,
+        fix=mend(f"write {meant} for {name}", reworded(claim, name, meant), safe=False) if meant else None,
     )
 
 

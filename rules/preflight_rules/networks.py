@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from preflight.job import Claim, Job, Launch, Scope
-from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.judgement import Verdict, failed, mend, not_applicable, passed, reworded, rule, unknown
 from preflight.outcome import Confidence, Severity
 from preflight_rules.interfaces import filters, names
 from preflight_rules.reading import nodes_spanned, numbers, placed, quoted, subjects, texts, undecided
@@ -144,6 +144,7 @@ def _is(pattern: str, text: str) -> bool:
     "IFN010",
     "interface-prefix-selects-vlans",
     severity=Severity.WARNING,
+    fix="unsafe",
     confidence=Confidence.MEDIUM,
     evidence=(
         "NVIDIA/nccl-tests#9",
@@ -192,6 +193,9 @@ def interface_prefix_selects_vlans(job: Job) -> Iterator[Verdict]:
                 f" {name}.100.",
                 at=item.claim,
                 remedy=f"Write {item.name}=={name}, which selects exactly {name}.",
+                fix=mend(f"select exactly {name}", reworded(item.claim, values[0], f"={values[0]}"), safe=False)
+                if len(values) == 1
+                else None,
             )
         else:
             yield passed(item.subject)

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterator
 
 from preflight.job import Job
-from preflight.judgement import Verdict, failed, not_applicable, passed, rule
+from preflight.judgement import Verdict, failed, mend, not_applicable, passed, reworded, rule
 from preflight.outcome import Severity
 from preflight_rules.fleet import once
 from preflight_rules.reading import placed, quoted, texts, undecided
@@ -18,6 +18,7 @@ _MODES = ("sync", "async", "half-async", "geo", "heter", "gpubox")
     "REC001",
     "update-mode-unknown",
     severity=Severity.ERROR,
+    fix="unsafe",
     profile="gate",
     evidence=(
         "https://github.com/PaddlePaddle/PaddleRec/blob/master/tools/utils/static_ps/program_helper.py",
@@ -62,6 +63,9 @@ def update_mode_unknown(job: Job) -> Iterator[Verdict]:
                 f"{quoted(claim)}: PaddleRec knows {', '.join(_MODES).replace('half-async', 'half_async')}.",
                 at=claim,
                 remedy=f"Write {near[0].replace('-', '_')}." if near else "Write one of them.",
+                fix=mend(f"write {near[0]}", reworded(claim, found[0], near[0].replace("-", "_")), safe=False)
+                if near
+                else None,
             )
         else:
             yield passed(subject)

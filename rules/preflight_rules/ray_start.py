@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from preflight.job import Claim, Job, Launch
-from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.judgement import Verdict, dropped, failed, mend, not_applicable, passed, rule, unknown
 from preflight.outcome import Confidence, Severity
 from preflight_rules.reading import (
     certainly_several,
@@ -298,6 +298,7 @@ def ray_start_returns_at_once(job: Job) -> Iterator[Verdict]:
     "RAY005",
     "ray-start-options-conflict",
     severity=Severity.ERROR,
+    fix="safe",
     profile="gate",
     evidence=("https://github.com/ray-project/ray/blob/master/python/ray/scripts/scripts.py",),
 )
@@ -343,6 +344,7 @@ def ray_start_options_conflict(job: Job) -> Iterator[Verdict]:
                 at=port,
                 also=((address[0], "a worker's line"),),
                 remedy="Drop --port; the port of the head stands in --address.",
+                fix=mend(f"drop {port.spelling}", dropped(port), safe=True),
             )
         else:
             yield open_end if open_end is not None else passed(launch.id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from preflight.job import Claim, Job, Known, Launch, Relation, Scope, Unresolved, strongest
-from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.judgement import Verdict, failed, mend, not_applicable, passed, reworded, rule, unknown
 from preflight.outcome import Confidence, Severity
 from preflight.tables.training_arguments import TRAINING_ARGUMENTS
 from preflight_rules.batch_sizes import uses_hugging_face
@@ -167,6 +167,7 @@ _LONG = 12
     "HFT004",
     "trainer-argument-misspelt",
     severity=Severity.WARNING,
+    fix="unsafe",
     confidence=Confidence.MEDIUM,
     evidence=("https://huggingface.co/docs/transformers/main_classes/trainer",),
 )
@@ -211,6 +212,7 @@ def argument_misspelt(job: Job) -> Iterator[Verdict]:
                 f"{quoted(claim)} is no argument of the trainer; {near} is probably meant.",
                 at=claim,
                 remedy=f"Write {near}.",
+                fix=mend(f"rename {name} to {near}", reworded(claim, name, near), safe=False),
             )
         else:
             yield passed(claim.span.path)

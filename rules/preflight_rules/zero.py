@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from preflight.job import Claim, Job, Launch, Scope, Unresolved
-from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.judgement import Verdict, failed, mend, not_applicable, passed, reworded, rule, unknown
 from preflight.outcome import Severity
 from preflight.tables.deepspeed_keys import DEEPSPEED_KEYS
 from preflight.tables.deepspeed_offload_optimizer import DEEPSPEED_OFFLOAD_OPTIMIZER
@@ -68,6 +68,7 @@ def _nearest(key: str, known: Generated) -> str:
     "DSP001",
     "deepspeed-key-unknown",
     severity=Severity.WARNING,
+    fix="unsafe",
     evidence=(
         "https://github.com/deepspeedai/DeepSpeed/blob/v0.16.9/deepspeed/runtime/config_utils.py",
         "https://www.deepspeed.ai/docs/config-json/",
@@ -120,6 +121,7 @@ def deepspeed_key_unknown(job: Job) -> Iterator[Verdict]:
             remedy=f"Write `{near}`."
             if near
             else f"Remove it, or look it up for your version of DeepSpeed ({claim.span.path}).",
+            fix=mend(f"rename {key} to {near}", reworded(claim, key, near), safe=False) if near else None,
         )
     if not met:
         yield not_applicable(job.name, "no DeepSpeed configuration is read")
