@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from preflight.job import Claim, Known, Reference, Value, as_int, lift
 from preflight.sources.base import LaunchLine, Tree, Word
 from preflight.sources.launchers.options import scan, table, text_of
+from preflight.sources.launchers.overrides import state_overrides
 from preflight.sources.launchers.paths import paths_of, relative
 from preflight.sources.launchers.stating import Stating, as_text
 
@@ -63,6 +64,7 @@ def argument_claims(
     scanned = scan(words, _OPTIONS)
     for quantity in _NUMBERS:
         stating.given(quantity, scanned.last(quantity), as_int)
+    state_overrides(stating, line, words)
     stating.given("backend", scanned.last("backend"), as_text)
     stating.given("process_group_timeout_s", scanned.last("timeout_minutes"), _times(60))
     stating.given("process_group_timeout_s", scanned.last("timeout_s"), as_int)

@@ -25,6 +25,7 @@ from preflight.sources.launchers.fabric import FabricReader
 from preflight.sources.launchers.installing import read_installs
 from preflight.sources.launchers.options import text_of
 from preflight.sources.launchers.origins import with_origins
+from preflight.sources.launchers.overrides import starts_ranks
 from preflight.sources.launchers.paddle import PaddleReader
 from preflight.sources.launchers.paddle_v2 import PaddleV2Reader
 from preflight.sources.launchers.paddle_wrapper import PaddleWrapperReader, is_wrapper
@@ -203,10 +204,10 @@ def launch_line(
     environment: dict[str, Variable] = {}
     if found is not None or is_python(peeled.words):
         environment = environment_of(command, peeled.wrappers)
-    if found is None and is_python(peeled.words) and _is_distributed(header, peeled.wrappers, environment):
-        program = python_program(peeled.words)
-        if program is not None and posixpath.basename(text_of(program.words[0]) or "") not in _TOOLS:
-            found = _Found(_PLAIN, peeled.words, peeled.words[0])
+    program = python_program(peeled.words) if found is None and is_python(peeled.words) else None
+    if program is not None and posixpath.basename(text_of(program.words[0]) or "") not in _TOOLS:
+        ranked = _is_distributed(header, peeled.wrappers, environment) or starts_ranks(program.words[1:])
+        found = _Found(_PLAIN, peeled.words, peeled.words[0]) if ranked else None
     if found is None and _is_spread(peeled):
         found = _Found(_PROGRAM, peeled.words, None)
         environment = environment_of(command, peeled.wrappers)

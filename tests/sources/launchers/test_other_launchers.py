@@ -95,3 +95,26 @@ def test_a_fan_says_on_which_hosts_the_line_is_started() -> None:
 
 def test_the_value_of_an_option_is_no_launcher() -> None:
     assert read("./run.sh --backend deepspeed --model x t.txt").launches == ()
+
+
+def test_overrides_of_the_trainer_under_srun_are_required_of_it() -> None:
+    said = read(
+        "#SBATCH -N 2\nsrun python t.py trainer.num_nodes=2 ++trainer.devices=8 model.tensor_model_parallel_size=4"
+    )
+    required = values(said, source="arguments", relation=Relation.REQUIRES)
+    assert (required["nodes"], required["processes_per_node"]) == (2, 8)
+    assert only(said, "tensor_parallel_size").value == Known(4)
+
+
+@pytest.mark.parametrize("devices", ["8", "0,1,2,3,4,5,6,7", "'[0,1,2,3,4,5,6,7]'"])
+def test_lightning_alone_starts_its_processes_itself(devices: str) -> None:
+    said = read(f"python t.py fit --trainer.devices {devices} --trainer.num_nodes=1")
+    claim = only(said, "processes_per_node")
+    assert (claim.value, claim.relation) == (Known(8), Relation.SETS)
+
+
+def test_one_device_and_other_overrides_are_no_launch() -> None:
+    assert read("python t.py trainer.devices=1 model.hidden_size=8").launches == ()
+    assert read("python t.py trainer.devices=-1").launches == ()
+    assert read("python main.py training.trainer.num_nodes=4").launches == ()
+    assert read("python t.py fit --trainer.devices auto").launches == ()
