@@ -74,6 +74,44 @@ def empty(path: Path) -> None:
 HARMFUL = [truncated, nul_bytes, oversized, link_loop, unreadable]
 HARMLESS = [tabs, placeholders, latin, windows_lines, empty]
 FILES = ["run.sh", "hostfile", "ds_config.json", "train.py"]
+#: Files that stand for themselves, beside the job above.
+OTHERS = {
+    "job.yaml": """\
+apiVersion: kubeflow.org/v1
+kind: PyTorchJob
+metadata: {name: train, namespace: team}
+spec:
+  pytorchReplicaSpecs:
+    Worker:
+      replicas: 4
+      template:
+        spec:
+          containers:
+            - name: pytorch
+              image: example/train:1
+              command: [bash, -c]
+              args:
+                - |
+                  torchrun --nnodes=4 \\
+                    --nproc_per_node=$(PROCS) train.py
+              env: [{name: PROCS, value: "4"}]
+              resources: {limits: {nvidia.com/gpu: 4, memory: 64Gi}}
+""",
+    "compose.yaml": """\
+services:
+  train:
+    image: example/train:1
+    command: torchrun --nproc_per_node=4 train.py
+    environment: [NCCL_DEBUG=INFO]
+    shm_size: 4gb
+""",
+    "Dockerfile": """\
+FROM example/base:4
+ENV NCCL_DEBUG=INFO \\
+    N=4
+CMD ["torchrun", "--nproc_per_node=4", "train.py"]
+""",
+}
 
 
 def lint(folder: Path, *names: str) -> tuple[int, dict[str, Any]]:
@@ -89,6 +127,17 @@ def test_no_damage_is_a_traceback(tmp_path: Path, name: str, damage: Callable[[P
     damage(tmp_path / name)
     code, report = lint(tmp_path, "run.sh", name)
     assert code in (0, 1, 3)
+    assert "is a bug" not in json.dumps(report)
+    assert not report["coverage"]["broken"]
+
+
+@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("damage", [*HARMFUL, *HARMLESS])
+def test_no_damage_of_another_file_is_a_traceback(tmp_path: Path, name: str, damage: Callable[[Path], None]) -> None:
+    (tmp_path / name).write_text(OTHERS[name])
+    damage(tmp_path / name)
+    code, report = lint(tmp_path, name)
+    assert code in (0, 1, 3, 4)
     assert "is a bug" not in json.dumps(report)
     assert not report["coverage"]["broken"]
 

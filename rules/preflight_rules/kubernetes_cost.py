@@ -146,9 +146,9 @@ def gpus_beside_cpu_backend(job: Job) -> Iterator[Verdict]:
 def _plain_backend(job: Job, scope: Scope) -> str:
     """The value of `--backend`, a name that not every program uses for its collectives."""
     words = job.launch(scope.launch).arguments
-    for word, following in zip(words, (*words[1:], None), strict=True):
+    for index, word in enumerate(words):
         if word == "--backend":
-            return (following or "").lower()
+            return (next(iter(words[index + 1 : index + 2]), None) or "").lower()
         if word is not None and word.startswith("--backend="):
             return word.partition("=")[2].lower()
     return ""

@@ -147,9 +147,8 @@ def collective_variables_differ_between_roles(job: Job) -> Iterator[Verdict]:
 def _collective(workload: Workload, role: str) -> dict[str, Claim]:
     return {
         claim.quantity: claim
-        for claim in workload.job.claims
-        if claim.scope.launch == workload.id
-        and claim.scope.role == role
+        for claim in workload.claims.everything(workload.id)
+        if claim.scope.role == role
         and claim.quantity.startswith(_COLLECTIVE)
         and not claim.quantity.endswith(_OF_A_NODE)
     }
@@ -256,8 +255,8 @@ def operator_variable_set_by_hand(job: Job) -> Iterator[Verdict]:
         met = True
         found = [
             claim
-            for claim in job.claims
-            if claim.scope.launch == workload.id and claim.scope.role and claim.quantity in _OPERATORS
+            for claim in workload.claims.everything(workload.id)
+            if claim.scope.role and claim.quantity in _OPERATORS
         ]
         for claim in found:
             name = claim.quantity.removeprefix("env.")

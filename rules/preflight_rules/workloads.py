@@ -5,29 +5,52 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from preflight.job import Claim, Job, Known, Scope, Unresolved, Value, lift
+from preflight.job import Claim, Job, Known, Relation, Scope, Unresolved, Value, lift, strongest
 from preflight_rules.reading import job_value, numbers
 
 #: Kubeflow's kinds: their operator waits for all pods, and their users work in profile namespaces.
 KUBEFLOW = frozenset(("PyTorchJob", "TFJob", "MPIJob", "PaddleJob", "XGBoostJob", "JAXJob", "MXJob", "TrainJob"))
 
 
+class Claims:
+    """The claims of a job by object and quantity: a file may hold hundreds of objects."""
+
+    def __init__(self, job: Job) -> None:
+        self._by_object: dict[str, dict[str, list[Claim]]] = {}
+        for claim in job.claims:
+            self._by_object.setdefault(claim.scope.launch, {}).setdefault(claim.quantity, []).append(claim)
+
+    def about(self, quantity: str, scope: Scope) -> tuple[Claim, ...]:
+        """Every claim about a quantity that holds in the scope of an object or of one of its roles."""
+        return tuple(claim for claim in self.of(scope.launch, quantity, whole=True) if claim.scope.covers(scope))
+
+    def of(self, launch: str, quantity: str, *, whole: bool = False) -> tuple[Claim, ...]:
+        """The claims that stand in the scope of one object, in any of its roles; `whole`: of the job's too."""
+        own = self._by_object.get(launch, {}).get(quantity, ())
+        return (*self._by_object.get("", {}).get(quantity, ()), *own) if whole and launch else tuple(own)
+
+    def everything(self, launch: str) -> Iterator[Claim]:
+        """All claims that stand in the scope of one object."""
+        for found in self._by_object.get(launch, {}).values():
+            yield from found
+
+
 @dataclass(frozen=True, slots=True)
 class Role:
     """One group of equal pods of a workload."""
 
-    job: Job
+    claims: Claims
     name: str
     scope: Scope
     count: Claim
 
     def say(self, quantity: str) -> tuple[Claim, ...]:
         """The claims about this role's pods that are in force."""
-        return self.job.setting(quantity, self.scope)
+        return strongest(claim for claim in self.every(quantity) if claim.relation is Relation.SETS)
 
     def every(self, quantity: str) -> tuple[Claim, ...]:
         """All claims about this role's pods, the object's own among them."""
-        return self.job.about(quantity, self.scope)
+        return self.claims.about(quantity, self.scope)
 
     @property
     def trains(self) -> bool:
@@ -45,6 +68,7 @@ class Workload:
     """One object that starts pods."""
 
     job: Job
+    claims: Claims
     head: Claim
 
     @property
@@ -69,15 +93,14 @@ class Workload:
 
     def say(self, quantity: str) -> tuple[Claim, ...]:
         """The claims about the object as a whole."""
-        return tuple(claim for claim in self.job.about(quantity) if claim.scope == self.scope)
+        return tuple(claim for claim in self.claims.of(self.id, quantity) if claim.scope == self.scope)
 
     @property
     def roles(self) -> tuple[Role, ...]:
         """Its roles, in file order."""
         found: dict[str, Role] = {}
-        for claim in self.job.about("pod_replicas"):
-            if claim.scope.launch == self.id:
-                found.setdefault(claim.scope.role, Role(self.job, claim.scope.role, claim.scope, claim))
+        for claim in self.claims.of(self.id, "pod_replicas"):
+            found.setdefault(claim.scope.role, Role(self.claims, claim.scope.role, claim.scope, claim))
         return tuple(found.values())
 
     @property
@@ -94,24 +117,25 @@ class Workload:
 
     def gangs(self) -> tuple[Claim, ...]:
         """Everything that makes its pods start together, in any of its roles."""
-        return tuple(claim for claim in self.job.about("gang") if claim.scope.launch == self.id)
+        return self.claims.of(self.id, "gang")
 
     def launches(self) -> tuple[tuple[Role, Scope], ...]:
         """The launch lines its containers run, each with its role and its own scope."""
         found: list[tuple[Role, Scope]] = []
-        for claim in self.job.about("workload_launch"):
-            if claim.scope.launch == self.id:
-                role = next((role for role in self.roles if role.name == claim.scope.role), None)
-                if role is not None:
-                    found.extend((role, Scope(launch=str(item))) for item in claim.alternatives)
+        for claim in self.claims.of(self.id, "workload_launch"):
+            role = next((role for role in self.roles if role.name == claim.scope.role), None)
+            if role is not None:
+                found.extend((role, Scope(launch=str(item))) for item in claim.alternatives)
         return tuple(found)
 
 
 def workloads(job: Job) -> Iterator[Workload]:
     """Every object of the job's files that starts pods of its own."""
-    for claim in job.about("workload"):
-        if not str(claim.alternatives[0] if claim.alternatives else "").endswith("/PodGroup"):
-            yield Workload(job, claim)
+    heads = job.about("workload")
+    claims = Claims(job) if heads else None
+    for claim in heads:
+        if claims is not None and not str(claim.alternatives[0] if claim.alternatives else "").endswith("/PodGroup"):
+            yield Workload(job, claims, claim)
 
 
 def certainly(value: Value, least: int) -> bool:

@@ -23,8 +23,9 @@ _IMAGE_STARTS = frozenset(("PyTorchJob", "PaddleJob", "JAXJob", "TrainJob"))
 _SHARED = re.compile(
     r"(?:NCCL|GLOO|UCX|FI|OMPI|TORCH|RCCL|HOROVOD|PADDLE|PET)_|MASTER_|WORLD_SIZE$|RANK$|OMP_NUM_THREADS$"
 )
-#: Objects of one file that are looked at.
+#: Objects of one file that are looked at, and launches of one file that are read.
 _MOST_OBJECTS = 500
+_MOST_LAUNCHES = 100
 
 
 #: What a pod asks for is what a node of the launch has.
@@ -47,7 +48,8 @@ class Manifest:
             if item.text("kind") == "ConfigMap" and (data := item.at("data")) is not None
         }
         self._containers = Containers(file, tree, maps)
-        self._ids: dict[str, int] = {}
+        #: The object at hand, and where its claims begin.
+        self._object, self._first = "", 0
 
     @property
     def places(self) -> Places:
@@ -58,7 +60,7 @@ class Manifest:
         """Read every object; what they claim is then in `reading`."""
         for root in self.objects:
             workload = workload_of(root)
-            if workload is not None:
+            if workload is not None and len(self.reading.launches) < _MOST_LAUNCHES:
                 self._workload(workload)
             elif root.text("kind") in ASIDE_KINDS:
                 self._aside(root)
@@ -91,6 +93,7 @@ class Manifest:
         if not workload.is_training and not launches:
             return
         scope = Scope(launch=self._id_of(workload))
+        self._object, self._first = scope.launch, len(self._stating.claims)
         self._state_object(workload, scope)
         for role in workload.roles:
             state_pods(self._stating, role, _in_role(scope, role))
@@ -208,13 +211,13 @@ class Manifest:
         return pods(workload) if len([r for r in workload.roles if r.trains]) == 1 else None
 
     def _state_gpus(self, role: Role, scope: Scope) -> None:
-        own = NodeStating(self.file, "kubernetes", strength=Strength.SCHEDULER)
-        own.places = self.places
-        state_pods(own, role, scope)
-        for claim in own.claims:
+        """What the pods of the role were said to have, as what each node of the launch has."""
+        of_role = Scope(launch=self._object, role=role.name)
+        own = [claim for claim in self._stating.claims[self._first :] if claim.scope == of_role]
+        for claim in own:
             quantity = _OF_A_NODE.get(claim.quantity)
             if quantity is not None:
-                self._stating.claims.append(replace(claim, quantity=quantity))
+                self._stating.claims.append(replace(claim, quantity=quantity, scope=scope))
 
     def _state_limit(self, workload: Workload, scope: Scope) -> None:
         spec = workload.spec
