@@ -79,7 +79,8 @@ def rendezvous_on_loopback(job: Job) -> Iterator[Verdict]:
     What it checks:
         For a launch over more than one node, that the rendezvous endpoint or master address in force is not
         loopback (127.x.x.x, localhost, ::1) and not the unspecified address (0.0.0.0, ::). The default that
-        torchrun takes when no address is given, 127.0.0.1, counts too.
+        torchrun takes when no address is given, 127.0.0.1, counts too. A configuration of a launcher (Accelerate's)
+        that no launch names is looked at in the same way, and then it is a warning.
 
     Why it matters:
         Every node but one then dials itself. Nothing listens there, so it waits for the rendezvous time-out, or
@@ -114,8 +115,36 @@ def rendezvous_on_loopback(job: Job) -> Iterator[Verdict]:
             yield passed(launch.id)
         else:
             yield _meeting_place(launch, addresses, because)
+    if not job.launches:
+        for verdict in _of_configuration(job):
+            met = True
+            yield verdict
     if not met:
         yield not_applicable(job.name, "no launch says both where its nodes meet and how many they are")
+
+
+def _of_configuration(job: Job) -> Iterator[Verdict]:
+    """A configuration of a launcher that no launch of the job names: what its command line adds is not known."""
+    nodes, addresses = job.requiring("nodes"), job.setting("master_addr")
+    if not nodes or not addresses:
+        return
+    subject = addresses[0].span.path
+    open_end = undecided(subject, (*nodes, *addresses))
+    hosts = [host_of(text) for claim in addresses for text in texts(claim.value)]
+    if open_end is not None:
+        yield open_end
+    elif not certainly_several(job_value(nodes)) or not all(is_loopback(h) or is_unspecified(h) for h in hosts):
+        yield passed(subject)
+    else:
+        yield failed(
+            subject,
+            f"{quoted(addresses[0])} means the node itself on each of them, but {placed(nodes[0])} makes"
+            f" {spoken(numbers(job_value(nodes)))} nodes meet there.",
+            at=addresses[0],
+            also=((nodes[0], f"{spoken(numbers(job_value(nodes)))} nodes"),),
+            remedy="Give the name or address of the node of rank 0.",
+            severity=Severity.WARNING,
+        )
 
 
 def _others_dial_another(job: Job, launch: Launch) -> bool:

@@ -274,7 +274,9 @@ def _of_this_task(claim: Claim) -> bool:
 
 
 def _alone(job: Job, launch: Launch, told: Claim) -> Verdict:
-    if any(not _of_this_task(claim) for claim in job.setting("node_rank", launch.scope)):
+    # The rank in a configuration that all nodes share is nobody's own.
+    own = [claim for claim in job.setting("node_rank", launch.scope) if claim.strength > Strength.CONFIG]
+    if any(not _of_this_task(claim) for claim in own):
         return unknown(
             launch.id,
             f"{launch.launcher} is given a node rank: something else may start the others",

@@ -65,7 +65,8 @@ class AccelerateReader:
         _state_size(stating, scanned, line)
         _state_meeting(stating, scanned, line)
         _state_training(stating, scanned)
-        state_unknown(stating, scanned)
+        if program.launch.launcher == self.name:
+            state_unknown(stating, scanned)
         inner = Stating("deepspeed", line.scope, line.command.condition)
         inner.given("zero_stage", scanned.last("zero_stage"), as_int)
         inner.given("gradient_accumulation_steps", scanned.last("gradient_accumulation_steps"), as_int)
