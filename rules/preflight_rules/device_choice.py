@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from preflight.job import Claim, Job, Unresolved
+from preflight.job import Claim, Job, Plain, Unresolved
+from preflight.job.value import Scalar
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
 from preflight.outcome import Severity
-from preflight_rules.reading import certainly_several, quoted, ranks_started, why_unresolved
+from preflight_rules.reading import certainly_several, numbers, quoted, ranks_started, why_unresolved
 from preflight_rules.script_reading import launches_of, nodes_of, stated
 
 _MASK = "env.CUDA_VISIBLE_DEVICES"
@@ -49,32 +50,78 @@ def physical_gpu_index_after_mask(job: Job) -> Iterator[Verdict]:
     met = False
     for subject, chosen in stated(job, "device_of_masked_list"):
         met = True
-        mask = next((c for c in job.about(_MASK) if c.span.path == chosen.span.path), None)
-        listed = next((value for value in chosen.alternatives if isinstance(value, tuple)), ())
+        mask = _mask(job, chosen)
+        listed = next((tuple(value) for value in chosen.alternatives if isinstance(value, tuple)), ())
+        if not listed and mask is not None:
+            listed = _listed(mask)
         missing = [index for index in listed if isinstance(index, int) and index >= len(listed)]
         if listed and not missing:
             yield passed(subject)
-            continue
-        if isinstance(chosen.value, Unresolved) and mask is not None and mask.condition:
+        elif isinstance(chosen.value, Unresolved) and mask is not None and mask.condition:
             yield unknown(subject, f"{quoted(chosen)} depends on the branch `{mask.condition}`", at=chosen)
+        else:
+            certain = bool(listed) and len(missing) == len(listed) and why_unresolved((chosen,)) is None
+            yield _physical(subject, chosen, mask, listed, missing, None if certain else Severity.WARNING)
+    for subject, chosen in stated(job, "device_index"):
+        mask = _mask(job, chosen)
+        listed, found = _listed(mask) if mask is not None else (), numbers(chosen.value)
+        if mask is None or not listed or len(found) != 1:
             continue
-        seen = ",".join(map(str, listed))
-        detail = (
-            f"of the {len(listed)} GPUs left by `{seen}` there is no {' or '.join(map(str, missing))}: the first is 0"
-            if listed
-            else "the GPUs left are numbered from 0 again"
-        )
-        certain = bool(listed) and len(missing) == len(listed) and why_unresolved((chosen,)) is None
-        yield failed(
-            subject,
-            f"{quoted(chosen)} takes a physical index out of the list in CUDA_VISIBLE_DEVICES, but {detail}.",
-            at=chosen,
-            also=((mask, "renumbers the GPUs"),) if mask is not None else (),
-            remedy="Give the position in the list, which is the local rank: torch.cuda.set_device(local_rank).",
-            severity=None if certain else Severity.WARNING,
-        )
+        met = True
+        if found[0] < len(listed):
+            yield passed(subject)
+        elif why_unresolved((chosen, mask)) is not None:
+            yield unknown(subject, f"{quoted(chosen)} and {quoted(mask)} stand in branches", at=chosen)
+        else:
+            yield _physical(subject, chosen, mask, listed, [found[0]], None)
     if not met:
         yield not_applicable(job.name, "no GPU is chosen by an entry of a list that masks GPUs")
+
+
+def _mask(job: Job, chosen: Claim) -> Claim | None:
+    """What CUDA_VISIBLE_DEVICES is where a GPU is chosen: set in the script itself, else for its launch."""
+    own = next((c for c in job.about(_MASK) if c.span.path == chosen.span.path), None)
+    if own is not None:
+        return own
+    for launch in launches_of(job, chosen):
+        found = job.setting(_MASK, launch.scope)
+        if len(found) == 1:
+            return found[0]
+    return None
+
+
+def _listed(mask: Claim) -> tuple[Scalar, ...]:
+    """The indices in a mask that is written out."""
+    found = mask.alternatives
+    parts = str(found[0]).split(",") if len(found) == 1 else []
+    if not parts or not all(part.strip().isdigit() and len(part) < 5 for part in parts):
+        return ()
+    return tuple(int(part) for part in parts)
+
+
+def _physical(
+    subject: str,
+    chosen: Claim,
+    mask: Claim | None,
+    listed: tuple[Scalar, ...],
+    missing: Sequence[Plain],
+    severity: Severity | None,
+) -> Verdict:
+    seen = ",".join(map(str, listed))
+    left = f"of the {len(listed)} GPUs left by `{seen}`" if len(listed) > 1 else f"beside the one GPU left by `{seen}`"
+    detail = (
+        f"{left} there is no {' or '.join(map(str, missing))}: the first is 0"
+        if listed
+        else "the GPUs left are numbered from 0 again"
+    )
+    return failed(
+        subject,
+        f"{quoted(chosen)} takes a physical index, as in the list in CUDA_VISIBLE_DEVICES, but {detail}.",
+        at=chosen,
+        also=((mask, "renumbers the GPUs"),) if mask is not None else (),
+        remedy="Give the position in the list, which is the local rank: torch.cuda.set_device(local_rank).",
+        severity=severity,
+    )
 
 
 @rule(

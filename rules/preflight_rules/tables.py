@@ -44,6 +44,16 @@ class Contradiction:
     severity: str
 
 
+@dataclass(frozen=True, slots=True)
+class SchedulerVariables:
+    """The variables of one scheduler; `mistaken` are names that people write for another one."""
+
+    of: str
+    prefix: str
+    names: frozenset[str]
+    mistaken: dict[str, str]
+
+
 @functools.cache
 def known_variables() -> frozenset[str]:
     """Every variable name that some reader looks up."""
@@ -78,16 +88,15 @@ def contradictions(kind: str) -> tuple[Contradiction, ...]:
     )
 
 
-def slurm_variables() -> frozenset[str]:
-    """Every variable that Slurm or a site is known to set or read."""
-    table = _table("slurm")
-    return frozenset((*table["names"], *table["sites"]))
-
-
 @functools.cache
-def mistaken_slurm_variables() -> dict[str, str]:
-    """Names that people write for a variable of Slurm, with the one they mean."""
-    return dict(_table("slurm")["mistaken"])
+def scheduler_variables() -> tuple[SchedulerVariables, ...]:
+    """What schedulers and MPI launchers set for a job, a step or a rank."""
+    return tuple(
+        SchedulerVariables(
+            row["of"], row["prefix"], frozenset((*row["names"], *row.get("sites", ()))), dict(row.get("mistaken", {}))
+        )
+        for row in _table("schedulers")["family"]
+    )
 
 
 @functools.cache

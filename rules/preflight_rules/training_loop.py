@@ -57,11 +57,12 @@ def rank_local_exit_from_loop(job: Job) -> Iterator[Verdict]:
         if not is_run(job):
             yield unknown(subject, "nothing here runs this loop, on one rank or several", at=leaving)
             continue
-        what = "leaves the loop" if kind == "break" else "skips the rest of the step"
+        what = "skips the rest of the step" if kind == "continue" else "leaves the loop"
+        under = quoted(leaving) if kind == "while" else f"`{kind}` under {quoted(leaving)}"
         yield failed(
             subject,
-            f"`{kind}` under {quoted(leaving)}: each rank {what} on its own value, and the others wait for it in"
-            f" {quoted(step)} (line {step.span.line}).",
+            f"{under}: each rank {what} by what it alone knows, and the others wait for it in {quoted(step)} (line"
+            f" {step.span.line}).",
             at=leaving,
             also=((step, "the others wait here"),),
             remedy="Let all ranks decide together: all-reduce or broadcast the condition before it is tested"

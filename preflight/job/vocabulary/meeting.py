@@ -12,6 +12,7 @@ MEETING = (
     Quantity("master_addr", str, "host name or address of rank 0's store"),
     Quantity("master_port", int, "TCP port of rank 0's store"),
     Quantity("backend", str, "process-group back end: nccl, gloo, mpi ..."),
+    Quantity("host_name_transport", str, "transport that listens at the address of the node's own host name: gloo ..."),
     Quantity("process_group_timeout_s", int, "time-out of collectives", "s"),
     Quantity("max_restarts", int, "times the launcher restarts a failed group"),
 )

@@ -138,17 +138,39 @@ def _on_failure(module: Module, call: ast.Call) -> ast.AST | None:
     """The call itself, when it stands in the `finally` or `except` of a `try` that trains."""
     child: ast.AST = call
     for outer in module.outline.above(call):
+        if isinstance(child, ast.stmt) and _behind_swallowed(module, child):
+            return call
         if isinstance(outer, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
             return None
         if isinstance(outer, ast.Try) and any(child is each for each in outer.finalbody):
             return call if _trains(outer.body) else None
         if isinstance(outer, ast.ExceptHandler):
-            caught = end_of(outer.type) if outer.type is not None else "Exception"
             guarded = module.outline.parent(outer)
-            broad = caught in ("Exception", "BaseException", "RuntimeError")
-            return call if broad and isinstance(guarded, ast.Try) and _trains(guarded.body) else None
+            return call if _is_broad(outer) and isinstance(guarded, ast.Try) and _trains(guarded.body) else None
         child = outer
     return None
+
+
+def _behind_swallowed(module: Module, statement: ast.stmt) -> bool:
+    """Whether a `try` that trains stands before this, whose handler swallows whatever happened."""
+    before = module.outline.before(statement)
+    if not isinstance(before, ast.Try) or before.orelse or not _trains(before.body):
+        return False
+    return any(_is_broad(handler) and not _leaves(handler) for handler in before.handlers)
+
+
+def _is_broad(handler: ast.ExceptHandler) -> bool:
+    caught = end_of(handler.type) if handler.type is not None else "Exception"
+    return caught in ("Exception", "BaseException", "RuntimeError")
+
+
+def _leaves(handler: ast.ExceptHandler) -> bool:
+    for node in (each for statement in handler.body for each in ast.walk(statement)):
+        if isinstance(node, (ast.Raise, ast.Return, ast.Continue, ast.Break)):
+            return True
+        if isinstance(node, ast.Call) and end_of(node.func) in ("exit", "_exit", "abort", "kill", "quit"):
+            return True
+    return False
 
 
 def _trains(statements: list[ast.stmt]) -> bool:

@@ -13,6 +13,9 @@ from preflight.sources.python.ranks import is_local, is_rank, variable_read
 _MASK = "CUDA_VISIBLE_DEVICES"
 _CONVERSIONS = ("int", "str")
 _DEVICE = re.compile(r"cuda:?")
+_NUMBERED = re.compile(r"cuda:(\d{1,3})")
+#: What the environment says is in force where the script sets no list itself.
+_FROM_OUTSIDE = Unresolved("the list in CUDA_VISIBLE_DEVICES")
 
 
 def claims(module: Module) -> Iterator[Claim]:
@@ -21,8 +24,11 @@ def claims(module: Module) -> Iterator[Claim]:
     for call in module.calls:
         for chosen in _chosen(module, call):
             listed = _from_mask(module, chosen, masks)
+            number = _number(module, chosen)
             if listed is not None:
                 yield module.claim("device_of_masked_list", listed, call)
+            elif number is not None:
+                yield module.claim("device_index", number, call)
             elif _is_global_rank(module, chosen):
                 yield module.claim("device_of_global_rank", module.text(chosen), call)
 
@@ -49,10 +55,12 @@ def _chosen(module: Module, call: ast.Call) -> Iterator[ast.expr]:
         given = list(listed.elts) if isinstance(listed, ast.List) else []
     elif name == "torch.device":
         given = [argument(call, "index", 1) or argument(call, "device", 0)]
+    elif last(name) in ("to", "cuda") and isinstance(call.func, ast.Attribute):
+        given = [argument(call, "device", 0)]
     for each in given:
         if each is None:
             continue
-        expression = value_of(each)
+        expression = module.definition(value_of(each))
         if isinstance(expression, ast.JoinedStr):
             parts = expression.values
             if len(parts) == 2 and isinstance(parts[0], ast.Constant) and _DEVICE.fullmatch(str(parts[0].value)):
@@ -60,22 +68,37 @@ def _chosen(module: Module, call: ast.Call) -> Iterator[ast.expr]:
         yield expression
 
 
+def _number(module: Module, chosen: ast.expr) -> Value | None:
+    """The index as far as it is written out: `3`, `"cuda:3"`; GPU 0 is always there."""
+    found = alternatives(module.fold(chosen))
+    if len(found) != 1:
+        return None
+    if isinstance(found[0], str):
+        match = _NUMBERED.fullmatch(found[0])
+        return Known(int(match.group(1))) if match and int(match.group(1)) else None
+    is_index = isinstance(found[0], int) and not isinstance(found[0], bool) and found[0] > 0
+    return Known(found[0]) if is_index else None
+
+
 def _from_mask(module: Module, chosen: ast.expr, masks: list[tuple[ast.expr, int]]) -> Value | None:
     """The list in the mask that an index is taken from; None when it is no such index."""
     expression = _bare(module, chosen)
-    if not isinstance(expression, ast.Subscript) or not masks:
+    before = [mask for mask, line in masks if line <= getattr(chosen, "lineno", line)]
+    for mask in before:
+        # `environ[...] = str(gpu)` and `set_device(gpu)`: a list of one.
+        if _same(module, expression, mask) or (chosen is not mask and _same(module, chosen, mask)):
+            return _indices(module.fold(mask))
+    if not isinstance(expression, ast.Subscript):
         return None
     listed = _bare(module, expression.value)
     whole = listed
-    if isinstance(listed, ast.Call) and isinstance(listed.func, ast.Attribute) and listed.func.attr == "split":
-        whole = listed.func.value
-    elif isinstance(listed, (ast.ListComp, ast.GeneratorExp)) and len(listed.generators) == 1:
-        inner = _bare(module, listed.generators[0].iter)
-        if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute) and inner.func.attr == "split":
-            whole = inner.func.value
-    for mask, line in masks:
-        if line > getattr(chosen, "lineno", line):
-            continue
+    if isinstance(listed, (ast.ListComp, ast.GeneratorExp)) and len(listed.generators) == 1:
+        whole = _bare(module, listed.generators[0].iter)
+    if isinstance(whole, ast.Call) and isinstance(whole.func, ast.Attribute) and whole.func.attr == "split":
+        whole = whole.func.value
+        if not masks and variable_read(module, whole) == _MASK:
+            return _FROM_OUTSIDE
+    for mask in before:
         if variable_read(module, whole) == _MASK or _same(module, whole, mask) or _joins(module, mask, listed):
             return _indices(module.fold(mask))
     return None
@@ -96,15 +119,15 @@ def _bare(module: Module, expression: ast.expr) -> ast.expr:
 
 
 def _same(module: Module, one: ast.expr, other: ast.expr) -> bool:
-    """Whether two expressions are the same variable."""
+    """Whether two expressions are the same variable, or were given the same value that only run time knows."""
+    inner = other
+    if isinstance(other, ast.Call) and other.args and isinstance(other.func, ast.Name):
+        inner = other.args[0]
     name = module.name(one)
-    return bool(name) and name == module.name(_bare_name(other))
-
-
-def _bare_name(expression: ast.expr) -> ast.expr:
-    if isinstance(expression, ast.Call) and expression.args and isinstance(expression.func, ast.Name):
-        return expression.args[0]
-    return expression
+    if name and name == module.name(inner):
+        return True
+    found = _bare(module, other)
+    return found is one and not isinstance(found, ast.Constant)
 
 
 def _joins(module: Module, mask: ast.expr, listed: ast.expr) -> bool:
@@ -118,9 +141,9 @@ def _joins(module: Module, mask: ast.expr, listed: ast.expr) -> bool:
 
 def _indices(value: Value) -> Value:
     found = alternatives(value)
-    if len(found) != 1 or not isinstance(found[0], str):
+    if len(found) != 1:
         return value if isinstance(value, Unresolved) else Unresolved("one of several lists")
-    parts = [part.strip() for part in found[0].split(",")]
+    parts = [part.strip() for part in str(found[0]).split(",")]
     if not all(part.isdigit() and len(part) < 5 for part in parts):
         return Unresolved(f"{found[0]!r} is no list of indices")
     return Known(tuple(int(part) for part in parts))

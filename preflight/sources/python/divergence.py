@@ -28,7 +28,7 @@ _DISTRIBUTED = re.compile(
 #: What a value passes through when all ranks come to agree on it.
 _AGREED = re.compile(
     r"reduce|gather|broadcast|sync|check_trigger|set_trigger|consensus|agree|all_ranks|global|across|is_last|allreduce"
-    r"|barrier|compute|average_over|from_rank|any_rank|scaler|overflow|get_last_lr|token|distributed",
+    r"|barrier|compute|average_over|from_rank|any_rank|scaler|overflow|get_last_lr|token",
     re.IGNORECASE,
 )
 #: What one rank knows for itself.
@@ -48,13 +48,14 @@ _MOST_NAMES = 60
 
 def claims(module: Module) -> Iterator[Claim]:
     """All claims about loops that ranks leave one by one."""
-    leaving = [*module.nodes(ast.Break), *module.nodes(ast.Continue)]
+    leaving: list[ast.stmt] = [*module.nodes(ast.Break), *module.nodes(ast.Continue), *module.nodes(ast.Return)]
     handlers = module.nodes(ast.ExceptHandler)
-    if not (leaving or handlers) or _DISTRIBUTED.search(module.file.text) is None:
+    if not (leaving or handlers or module.nodes(ast.While)) or _DISTRIBUTED.search(module.file.text) is None:
         return
     steps = _Steps(module)
     for handler in handlers:
         yield from _swallowed(module, handler, steps)
+    yield from _conditions(module, steps)
     for node in leaving:
         place = _deciding(module, node)
         if place is None:
@@ -63,8 +64,18 @@ def claims(module: Module) -> Iterator[Claim]:
         step = steps.later_step(loop, node)
         if step is not None and _is_own(module, test, loop):
             because = module.claim("guarded_collective", "step", step, condition="")
-            kind = "break" if isinstance(node, ast.Break) else "continue"
+            kind = type(node).__name__.lower()
             yield module.claim("rank_local_exit", kind, node, spelling=f"if {module.text(test)}", because=(because,))
+
+
+def _conditions(module: Module, steps: _Steps) -> Iterator[Claim]:
+    """`while loss > target:` around a step."""
+    for loop in module.nodes(ast.While):
+        step = steps.later_step(loop, loop)
+        if step is not None and _is_own(module, loop.test, loop):
+            because = module.claim("guarded_collective", "step", step, condition="")
+            written = f"while {module.text(loop.test)}"
+            yield module.claim("rank_local_exit", "while", loop.test, spelling=written, because=(because,))
 
 
 def _swallowed(module: Module, handler: ast.ExceptHandler, steps: _Steps) -> Iterator[Claim]:
@@ -169,12 +180,13 @@ class _Steps:
 def _is_own(module: Module, test: ast.expr, loop: _Loop) -> bool:
     """Whether a condition hangs on what this rank alone knows. False too where that cannot be told."""
     if audience(module, test) in (Who.FIRST, Who.LOCAL_FIRST, Who.OTHERS, Who.LOCAL_OTHERS):
-        # `if is_main and stop: break`, but a broadcast flag is often tested together with the rank.
-        return False
+        # `if is_main and stop: break`: the others certainly stay.
+        return True
     pending: list[ast.AST] = [test]
     names: set[str] = set()
     own = False
-    assigned = module.outline.assignments(module.outline.function_of(loop))
+    function = module.outline.function_of(loop)
+    assigned, told = module.outline.assignments(function), module.outline.told(function)
     while pending:
         node = pending.pop()
         if isinstance(node, (ast.Name, ast.Attribute)):
@@ -189,6 +201,7 @@ def _is_own(module: Module, test: ast.expr, loop: _Loop) -> bool:
             if any(_AGREED.search(module.source(each)) for each in module.outline.functions(end_of(node))):
                 return False
             pending.extend(assigned.get(written, ()))
+            pending.extend(told.get(written, ()))
             # `flag.item()` hangs on `flag`; `self.best` on no more than itself.
             if isinstance(node, ast.Attribute) and end_of(node.value) not in _HOLDERS:
                 pending.append(node.value)
@@ -212,9 +225,12 @@ def _is_own(module: Module, test: ast.expr, loop: _Loop) -> bool:
 def _agrees(module: Module, name: str) -> bool:
     """Whether what a call returns may be the same on every rank, by its name or by what it does."""
     short = last(name)
-    if _AGREED.search(short) or (_FOREIGN.search(short) and not name.startswith(("torch.", "math."))):
-        return True
-    return any(_AGREED.search(module.source(each)) for each in module.outline.functions(short))
+    own = module.outline.functions(short)
+    if own:
+        return any(_AGREED.search(module.source(each)) for each in own)
+    # A class is what keeps count, not what decides: `EarlyStopping(patience=3)`.
+    known = name.startswith(("torch.", "math.")) or short[:1].isupper()
+    return _AGREED.search(short) is not None or (not known and _FOREIGN.search(short) is not None)
 
 
 def _agreed_in(module: Module, names: set[str], loop: _Loop) -> bool:

@@ -45,6 +45,8 @@ def _works(module: Module, statement: ast.stmt) -> bool:
         # `if rank == 0: saver = Saver(path)`: nothing but a script asks for its rank before it is called.
         made = any(isinstance(each, ast.Assign) and isinstance(each.value, ast.Call) for each in statement.body)
         return made and audience(module, statement.test) not in (Who.ALL, Who.UNTOLD)
+    if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.IfExp):
+        return audience(module, statement.value.test) not in (Who.ALL, Who.UNTOLD)
     if isinstance(statement, _WORKING):
         return True
     if isinstance(statement, ast.Try):

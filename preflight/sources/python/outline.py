@@ -62,6 +62,10 @@ class Outline:
         """What each variable is assigned in a function (None: outside all of them), by its dotted name."""
         return self._assigned.get(id(function), {})
 
+    def told(self, function: Function | None) -> dict[str, list[ast.expr]]:
+        """What each variable is told by calls of it or its methods in a function: `stopper(loss)`, `meter.add(x)`."""
+        return self._told.get(id(function), {})
+
     def calls_in(self, function: Function | None) -> Sequence[ast.Call]:
         """The calls in a function (None: outside all of them)."""
         return self._calls_in.get(id(function), ())
@@ -82,6 +86,11 @@ class Outline:
         """The statements of the same block that come later."""
         block, index = self._places.get(id(statement), ([], 0))
         return block[index + 1 :]
+
+    def before(self, statement: ast.stmt) -> ast.stmt | None:
+        """The statement of the same block that comes right before."""
+        block, index = self._places.get(id(statement), ([], 0))
+        return block[index - 1] if index > 0 else None
 
     @functools.cached_property
     def _places(self) -> dict[int, tuple[list[ast.stmt], int]]:
@@ -124,6 +133,19 @@ class Outline:
                     targets = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
                     for each in targets:
                         table.setdefault(dotted(each), []).append(value)
+        return found
+
+    @functools.cached_property
+    def _told(self) -> dict[int, dict[str, list[ast.expr]]]:
+        found: dict[int, dict[str, list[ast.expr]]] = {}
+        for key, calls in self._calls_in.items():
+            table = found.setdefault(key, {})
+            for call in calls:
+                statement = self.parent(call)
+                # Only a call whose result nobody wants is made for what it does to its receiver.
+                if isinstance(statement, ast.Expr):
+                    receiver = call.func.value if isinstance(call.func, ast.Attribute) else call.func
+                    table.setdefault(dotted(receiver), []).extend(call.args)
         return found
 
     @functools.cached_property

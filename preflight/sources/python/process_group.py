@@ -37,6 +37,10 @@ def claims(module: Module) -> Iterator[Claim]:
             yield from _group(module, call, _DEEPSPEED)
         elif short == "InitProcessGroupKwargs":
             yield from _group(module, call, {"backend": 0, "init_method": 1, "timeout": 2})
+        elif short == "init_rpc":
+            yield module.claim("host_name_transport", "tensorpipe", call)
+        elif short == "DistributedReadingService":
+            yield module.claim("host_name_transport", "gloo", call)
         elif short == "DistributedDataParallel" or name in ("paddle.DataParallel", "fleet.distributed_model"):
             yield module.claim("uses_ddp", True, call)
         elif short in ("FullyShardedDataParallel", "fully_shard"):
@@ -80,7 +84,7 @@ def _group(module: Module, call: ast.Call, positions: dict[str, int]) -> Iterato
         elif name == "init_method":
             yield from _init_method(module, given)
         elif name in ("backend", "dist_backend"):
-            yield module.claim("backend", _lowered(module.fold(expression)), given)
+            yield module.claim("backend", _lowered(_backend(module, expression)), given)
         elif name == "distributed_port":
             yield module.claim("master_port", module.fold(expression), given)
         else:
@@ -88,6 +92,14 @@ def _group(module: Module, call: ast.Call, positions: dict[str, int]) -> Iterato
             # -1 is torch's own "take it from the environment".
             if alternatives(value) and -1 not in alternatives(value):
                 yield module.claim(name, value, given, relation=Relation.REQUIRES)
+
+
+def _backend(module: Module, expression: ast.expr) -> Value:
+    """A back end written as text, or as `dist.Backend.GLOO`."""
+    written = module.name(module.definition(expression))
+    if ".Backend." in f".{written}":
+        return Known(last(written))
+    return module.fold(expression)
 
 
 def _lowered(value: Value) -> Value:

@@ -126,6 +126,9 @@ def _compared(module: Module, test: ast.Compare) -> Who:
         return _untold(test)
     values = getattr(module.fold(right), "value", None)
     first = _first_of(module, left)
+    if values == "0":
+        # `os.environ["RANK"] == "0"`
+        values = 0
     if isinstance(operator, ast.Eq):
         return first if values == 0 and values is not False else Who.SOME
     if isinstance(operator, (ast.NotEq, ast.Gt)):

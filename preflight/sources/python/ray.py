@@ -26,8 +26,11 @@ def _group(module: Module, call: ast.Call) -> Iterator[Claim]:
     bundles = module.definition(value_of(given)) if given is not None else None
     if isinstance(bundles, ast.BinOp) and isinstance(bundles.op, ast.Mult):
         bundles = bundles.left if isinstance(bundles.left, ast.List) else bundles.right
+    listed = bundles.elts if isinstance(bundles, ast.List) else []
+    if isinstance(bundles, ast.ListComp):
+        listed = [bundles.elt]
     shown: list[str] = []
-    for bundle in bundles.elts if isinstance(bundles, ast.List) else ():
+    for bundle in listed:
         parts = _resources(module, bundle)
         if parts:
             shown.append(parts)

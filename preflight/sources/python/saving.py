@@ -20,6 +20,7 @@ _SAVES = re.compile(
 _LIBRARY_SAVES = ("torch.save", "paddle.save", "torch.jit.save", "xm.save", "torch_xla.core.xla_model.save")
 #: What a checkpoint is called, or the file it goes to.
 _STATE = re.compile(r"state|model|net|optim|ckpt|checkpoint|snapshot|weight|param", re.IGNORECASE)
+_MODEL = re.compile(r"model|net$|ckpt|checkpoint|saver$|agent|policy", re.IGNORECASE)
 #: What is saved that is no checkpoint of a run, and where what is saved is no file.
 _OTHER = re.compile(r"dataset|cache|vocab|feature|history|buf|stream|bytesio|stat(?:s|istics)?$|vectors", re.IGNORECASE)
 _DISTRIBUTED = re.compile(
@@ -37,7 +38,7 @@ def claims(module: Module) -> Iterator[Claim]:
     for call in module.calls:
         name = module.called(call)
         library = name in _LIBRARY_SAVES
-        if not library and not _SAVES.fullmatch(last(name)):
+        if not library and not _SAVES.fullmatch(last(name)) and not _of_model(call):
             continue
         if library and not _STATE.search(" ".join(module.text(given) for given in call.args)):
             continue
@@ -63,6 +64,15 @@ def folders(module: Module) -> Iterator[Claim]:
             continue
         if ranks_of(module).standing(call).who is Who.ALL and not _has_own_path(module, call):
             yield module.claim("folder_made", module.text(call), call)
+
+
+def _of_model(call: ast.Call) -> bool:
+    """`model.save(path)`, `checkpoint.save(...)`."""
+    if not isinstance(call.func, ast.Attribute) or call.func.attr != "save" or not (call.args or call.keywords):
+        return False
+    return (
+        re.search(r"model|net$|ckpt|checkpoint|saver$|agent|policy", end_of(call.func.value), re.IGNORECASE) is not None
+    )
 
 
 def _is_caught(module: Module, call: ast.Call) -> bool:

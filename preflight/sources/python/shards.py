@@ -31,20 +31,24 @@ _UNMINDED = re.compile(
 )
 #: Work whose shares are those of a loader.
 _SHARING = re.compile(r"sampl|shard|share|split|partition|dataset|loader|indices|batch", re.IGNORECASE)
+_STRIDING = re.compile(r"[sS]ampler|[sS]hard")
 #: Functions with more statements than this divide many things; which is which is not looked for.
 _LONGEST = 400
 
 
+_DIVIDES = re.compile(r"min\(|- 1\b|rank\s*:\s*:|rank,|_split\(")
+
+
 def claims(module: Module) -> Iterator[Claim]:
     """All claims about uneven shares."""
-    if "rank" not in module.file.text or ("min(" not in module.file.text and "- 1" not in module.file.text):
+    if "rank" not in module.file.text or _DIVIDES.search(module.file.text) is None:
         return
     functions: list[Function] = [*module.nodes(ast.FunctionDef), *module.nodes(ast.AsyncFunctionDef)]
     for function in functions:
         text = module.source(function)
-        if "rank" not in text or ("min(" not in text and "- 1" not in text):
+        if "rank" not in text or _DIVIDES.search(text) is None:
             continue
-        clamp = _clamp(module, function) or _rest(module, function)
+        clamp = _clamp(module, function) or _rest(module, function) or _stride(module, function)
         if clamp is None or _is_unminded(module, function):
             continue
         word = _EVENED.search(module.source(_around(module, function)))
@@ -94,6 +98,27 @@ def _rest(module: Module, function: Function) -> ast.AST | None:
             taken = node.body[0].value
         if taken is not None and _is_whole(taken):
             return node.test
+    return None
+
+
+def _stride(module: Module, function: Function) -> ast.AST | None:
+    """`range(rank, n, size)`, `items[rank::size]` or `array_split(items, size)[rank]` of a sampler or set of shards."""
+    around = _around(module, function)
+    names = (around.name, *(end_of(base) for base in around.bases)) if isinstance(around, ast.ClassDef) else ()
+    if not any(_STRIDING.search(name) for name in names):
+        return None
+    for node in ast.walk(function):
+        if isinstance(node, ast.Slice) and node.lower is not None and node.step is not None:
+            if is_rank(module, node.lower) and _is_count(node.step):
+                return module.outline.parent(node)
+        elif isinstance(node, ast.Subscript) and isinstance(node.value, ast.Call):
+            parts = node.value.args[1:2]
+            if last(module.called(node.value)) in ("array_split", "tensor_split") and is_rank(module, node.slice):
+                return node if parts and _is_count(parts[0]) else None
+        elif isinstance(node, ast.Call) and last(module.called(node)) == "range" and len(node.args) == 3:
+            start, _, step = node.args
+            if is_rank(module, start) and _is_count(step):
+                return node
     return None
 
 

@@ -88,6 +88,8 @@ _OF_MODULES = frozenset(
         "guarded_collective",
         "group_left_on_failure",
         "device_of_masked_list",
+        "device_index",
+        "host_name_transport",
         "device_of_global_rank",
         "uneven_shards",
         "checkpoint_written",
@@ -108,7 +110,7 @@ _WORDS_OF_MODULES = (
     r"|barrier|wait_for_everyone|broadcast|(?:process|rank_zero|distributed_zero)_first"
     r"|Trainer|Accelerator|Fabric|Runner|TrainingArguments|MASTER_|master[_-](?:addr|port)"
     r"|(?:dist|ddp|distributed)[_-]backend|ddp_timeout|fleet|transpile|parallel_env|prepare_context"
-    r"|CUDA_VISIBLE_DEVICES|set_device|\b(?:torch|paddle)\.save\b|[Cc]heckpoint|save_pretrained|SLURM_|\brank\b|all_reduce|backward\("
+    r"|CUDA_VISIBLE_DEVICES|set_device|\b(?:torch|paddle)\.save\b|[Cc]heckpoint|save_pretrained|SLURM_|OMPI_|_?rank\b|all_reduce|backward\("
 )
 #: Nor does a script in a folder that nothing starts state anything without one of these, or one of those above.
 _WORDS = (

@@ -1,0 +1,3 @@
+import os
+
+rank = int(os.environ["OMPI_COMM_WORLD_LOCALRANK"])

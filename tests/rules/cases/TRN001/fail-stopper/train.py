@@ -1,0 +1,11 @@
+from accelerate import Accelerator
+
+accelerator = Accelerator()
+stopper = EarlyStopping(patience=3)
+for epoch in range(10):
+    for batch in loader:
+        loss = model(batch)
+        accelerator.backward(loss)
+    stopper(loss.item())
+    if stopper.early_stop:
+        break
