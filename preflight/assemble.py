@@ -47,6 +47,7 @@ _IDLE = frozenset(
 _BATCH = re.compile(r"^#(?:SBATCH|PBS|BSUB|COBALT)\s", re.MULTILINE)
 #: Unit tests start pieces of jobs of their own; in a folder nobody means them, by name they can still be given.
 _TEST_NAME = re.compile(r"(?:^|/)(?:test_[^/]*|[^/]*_test|conftest)\.py$")
+_TEST_FOLDER = re.compile(r"(?:^|/)(?:tests?|testing|(?:unit|functional|integration|e2e|system)[-_]?tests?|e2e)/", re.I)
 _TEST_WORDS = re.compile(r"^[ \t]*(?:async )?def test_|^(?:import|from) (?:pytest|unittest)\b", re.MULTILINE)
 #: Sources whose claims about the whole job come from the header of a batch script.
 _SCHEDULERS = frozenset(("slurm", "pbs", "lsf", "sge", "cobalt", "flux"))
@@ -94,7 +95,7 @@ def _named_jobs(assembly: _Assembly, named: Sequence[str]) -> list[Job]:
 
 
 def _directory_jobs(assembly: _Assembly, walked: Walked) -> list[Job]:
-    candidates = assembly.candidates(walked.files)
+    candidates = assembly.candidates(walked.files, walked.below)
     referred: set[str] = set()
     built: dict[str, list[Job]] = {}
     # Shell scripts first: what they reach is no job of its own.
@@ -154,15 +155,17 @@ class _Assembly:
         gathering.run([path])
         return gathering.job()
 
-    def candidates(self, paths: Sequence[str]) -> list[str]:
-        """Those files of a folder that may start a job: of a kind that is read, no unit tests, no idle scripts."""
+    def candidates(self, paths: Sequence[str], below: str) -> list[str]:
+        """Those files of the folder `below` that may start a job: of a kind that is read, no tests, no idle scripts."""
         files = {path: file for path in paths if isinstance(file := self.tree.read(path), SourceFile)}
         kinds = {path: source for path, file in files.items() if (source := self.source_of(file, "")) is not None}
         scripts = startable(files[path] for path, source in kinds.items() if source.name == "shell")
+        # Folders of tests hold configuration that is wrong on purpose, and scripts that start pieces of jobs.
         return [
             path
             for path, source in kinds.items()
-            if (source.name != "shell" or path in scripts) and not self.is_unit_test(path)
+            if (path in scripts if source.name == "shell" else not _TEST_FOLDER.search(path[len(below) :]))
+            and not self.is_unit_test(path)
         ]
 
     def rank(self, path: str) -> int:

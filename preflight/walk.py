@@ -88,10 +88,11 @@ _HEAD = 256
 
 @dataclass(frozen=True, slots=True)
 class Walked:
-    """Paths relative to the root, sorted; notes say what was left out."""
+    """Paths relative to the root, sorted, `below` a folder; notes say what was left out."""
 
     files: tuple[str, ...]
     notes: tuple[Note, ...] = ()
+    below: str = ""
 
 
 def walk(root: Path, below: str, *, exclude: Sequence[str] = ()) -> Walked:
@@ -101,19 +102,19 @@ def walk(root: Path, below: str, *, exclude: Sequence[str] = ()) -> Walked:
     it is called.
     """
     files: list[str] = []
+    below = "" if below in (".", "") else below
     for path in _candidates(root, below, Excluded(exclude)):
         if len(files) >= MOST_FILES:
-            message = f"{below} holds more than {MOST_FILES} files; name the folder or the files of the job"
-            return Walked(tuple(files), (Note(NoteKind.TOO_LARGE, message, Span(below, 1, 1, 1, 1)),))
+            message = f"{below or '.'} holds more than {MOST_FILES} files; name the folder or the files of the job"
+            return Walked(tuple(files), (Note(NoteKind.TOO_LARGE, message, Span(below or ".", 1, 1, 1, 1)),), below)
         files.append(path)
-    return Walked(tuple(files))
+    return Walked(tuple(files), below=below)
 
 
 def _candidates(root: Path, below: str, excluded: Excluded) -> Iterator[str]:
-    start = "" if below in (".", "") else below
     ignored = Ignored(root)
-    ignored.enter_above(start)
-    folders = [(start, 0)]
+    ignored.enter_above(below)
+    folders = [(below, 0)]
     seen = 0
     while folders and seen < MOST_FOLDERS:
         folder, depth = folders.pop()

@@ -112,6 +112,13 @@ def test_unit_tests_of_a_folder_start_no_job(tmp_path: Path) -> None:
     assert [job.name for job in build(tmp_path, files, "tests/test_train.py")] == ["tests/test_train.py"]
 
 
+def test_of_folders_of_tests_only_launches_count(tmp_path: Path) -> None:
+    wrong = '{"train_batch_size": "wrong on purpose", "zero_optimization": {}}'
+    files = {"tests/run.sh": "torchrun train.py\n", "tests/train.py": TRAIN, "tests/configs/ds_config.json": wrong}
+    assert [job.name for job in build(tmp_path, files)] == ["tests/run.sh"]
+    assert [job.name for job in build(tmp_path, files, "tests")] == ["tests/configs/ds_config.json", "tests/run.sh"]
+
+
 def test_scripts_for_each_node_form_a_probable_job(tmp_path: Path) -> None:
     (job,) = build(tmp_path, {"node0.sh": NODE.format(0, 1), "node1.sh": NODE.format(1, 2)})
     assert job.probable
