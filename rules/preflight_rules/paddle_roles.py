@@ -60,29 +60,31 @@ def role_index_out_of_range(job: Job) -> Iterator[Verdict]:
         PaddlePaddle/Paddle#3659, PaddlePaddle/Paddle#7422.
     """
     met = False
-    for launch in job.launches:
-        indices = job.setting("ps_index", launch.scope)
-        roles = {text for claim in job.setting("ps_role", launch.scope) for text in texts(claim.value)}
-        if not indices or len(roles) != 1:
+    for subject, scope, launch in subjects(job):
+        indices = job.setting("ps_index", scope)
+        roles = {text for claim in job.setting("ps_role", scope) for text in texts(claim.value)}
+        if not indices or (len(roles) != 1 and launch is not None):
             continue
-        counts = deciding(job, "ps_servers" if roles == {"PSERVER"} else "ps_workers", launch.scope)
+        counts = deciding(job, "ps_servers" if roles == {"PSERVER"} else "ps_workers", scope)
         if not counts:
             continue
         met = True
-        open_end = undecided(launch.id, (*indices, *counts), launch)
+        open_end = undecided(subject, (*indices, *counts), launch)
         found, most = numbers(job_value(indices)), numbers(job_value(counts))
         if open_end is not None:
             yield open_end
         elif found and most and all(index >= max(most) or index < 0 for index in found):
             yield failed(
-                launch.id,
+                subject,
                 f"{quoted(indices[0])} is no index of {quoted(counts[0])}: expected 0 to {max(most) - 1}.",
                 at=indices[0],
                 also=((counts[0], f"{max(most)} in all"),),
                 remedy=f"Number them from 0 to {max(most) - 1}, or raise the count.",
+                # A script alone may be run as a server, for which the number means nothing.
+                severity=None if launch is not None else Severity.WARNING,
             )
         else:
-            yield passed(launch.id)
+            yield passed(subject)
     if not met:
         yield not_applicable(job.name, "no launch gives an index and a count of its role")
 

@@ -127,13 +127,9 @@ def _state_paddle(stating: Stating, environment: Mapping[str, Variable]) -> None
     say = _Variables(stating, environment)
     say("PADDLE_TRAINER_ID", "rank", as_int)
     say("PADDLE_TRAINERS_NUM", "world_size", as_int, relation=Relation.REQUIRES)
-    if "PADDLE_TRAINERS_NUM" not in environment:
-        say(
-            "PADDLE_TRAINER_ENDPOINTS",
-            "world_size",
-            lambda v: count_of(as_strings(v)),
-            relation=Relation.REQUIRES,
-        )
+    # The list makes as many ranks as it has entries; the number alone only says how many are waited for.
+    relation = Relation.SETS if "PADDLE_TRAINERS_NUM" in environment else Relation.REQUIRES
+    say("PADDLE_TRAINER_ENDPOINTS", "world_size", lambda v: count_of(as_strings(v)), relation=relation)
     if "PADDLE_MASTER" in environment:
         host, port = endpoint(environment["PADDLE_MASTER"].value)
         say("PADDLE_MASTER", "rendezvous_endpoint", as_text)
