@@ -12,6 +12,8 @@ PACK = (
     "preflight.sources.trainer_config:TrainerConfigSource",
     "preflight.sources.gpt_neox:GptNeoxSource",
     "preflight.sources.index_list:IndexListSource",
+    "preflight.sources.dotenv:DotenvSource",
+    "preflight.sources.makefile:MakefileSource",
     "preflight.sources.hostfile:HostfileSource",
     "preflight.sources.python.source:PythonSource",
 )

@@ -87,6 +87,9 @@ def state_context(
         )
     for wrapper in wrappers:
         _state_container(stating, wrapper)
+        for given in wrapper.scanned.every("env_file"):
+            targets = [relative(path, line, tree) for path in paths_of(given.value, given.parts)]
+            references.extend(Reference(path, "environment", given.span, line.scope) for path in targets if path)
         if wrapper.name in ("mpirun", "horovodrun"):
             own = Stating(wrapper.name, line.scope, line.command.condition)
             references.extend(mpi.state(own, wrapper.scanned, wrapper.word, line, tree))

@@ -21,7 +21,7 @@ from preflight.job import (
     as_int,
     lift,
 )
-from preflight.sources.base import LaunchLine, Reading, Tree
+from preflight.sources.base import LaunchLine, Reading, SourceFile, Tree
 from preflight.sources.launchers.options import Given, Scanned, generated, scan, texts
 from preflight.sources.launchers.paths import paths_of, relative
 from preflight.sources.launchers.starting import started
@@ -73,7 +73,7 @@ class DeepSpeedReader:
         return Reading(
             claims=(*stating.claims, *program.claims),
             launches=(program.launch,),
-            references=(*_hostfile(scanned, line, tree), *program.references),
+            references=(*_hostfile(scanned, line, tree), *_environment(line, tree), *program.references),
         )
 
 
@@ -122,6 +122,13 @@ def _included_slots(value: Value) -> Value:
             return Unresolved("a different number of slots on each host")
         found.append(Known(counts.pop()))
     return found[0] if len(found) == 1 else Unresolved("one of several --include lists")
+
+
+def _environment(line: LaunchLine, tree: Tree) -> Iterator[Reference]:
+    """`.deepspeed_env` beside the launch: deepspeed exports what it holds on every node."""
+    target = relative(".deepspeed_env", line, tree)
+    if target is not None and isinstance(tree.read(target), SourceFile):
+        yield Reference(target, "environment", line.words[0].span, line.scope)
 
 
 def _hostfile(scanned: Scanned, line: LaunchLine, tree: Tree) -> Iterator[Reference]:

@@ -35,7 +35,8 @@ _CONTAINER = table(
         "bind": "-B --bind",
         "workdir": "--pwd -W --workdir --cwd",
         "export": "--env",
-        "other": "--env-file -H --home --scratch -S"
+        "env_file": "--env-file",
+        "other": "-H --home --scratch -S"
         " --overlay -o --network --hostname --app --apply-cgroups --fakeroot-id"
         " --security --dns --add-caps --drop-caps --mount --fusemount --docker-username --config --pem-path",
     },
@@ -51,6 +52,7 @@ _CONTAINER = table(
 )
 _DOCKER = table(
     {
+        "env_file": "--env-file",
         "export": "-e --env",
         "workdir": "-w --workdir",
         "volume": "-v --volume --mount",
@@ -65,7 +67,7 @@ _DOCKER = table(
         "tmpfs": "--tmpfs",
         "hooks": "--hooks-dir --annotation",
         "other": "--name --user -u -h"
-        " --hostname --entrypoint --env-file -m --memory --cpus --cpuset-cpus -p --publish --expose"
+        " --hostname --entrypoint -m --memory --cpus --cpuset-cpus -p --publish --expose"
         " --cap-drop --security-opt --restart --pid --uts --platform --pull --add-host --dns -l --label --log-driver"
         " --log-opt --group-add --userns --memory-swap --stop-timeout --cgroupns --cidfile --link --ip --mac-address"
         " --volumes-from --memory-swappiness --memory-reservation --kernel-memory -c --cpu-shares --cpu-period"
@@ -157,7 +159,10 @@ KINDS: dict[str, Kind] = {
     ),
     "uv": Kind(
         table(
-            {"other": "--with --python -p --extra --group --project --directory --env-file --with-requirements"},
+            {
+                "env_file": "--env-file",
+                "other": "--with --python -p --extra --group --project --directory --with-requirements",
+            },
             {
                 "flag": "--no-sync --frozen --isolated --active --no-project"
                 " --locked --offline -q --quiet -v --all-extras"
