@@ -35,6 +35,8 @@ from preflight.sources.structured import Document, Kind, Member, Node, NodeStati
 #: How other files refer to one of these.
 ROLE = "accelerate"
 _MOST_NOTES = 20
+#: Keys of one section that are looked at; Accelerate has some thirty at the top.
+_MOST_KEYS = 200
 #: A file that goes on longer before it names itself is something else.
 _HEAD = 8192
 #: Values that no other framework's configuration of that key has.
@@ -127,10 +129,10 @@ def starts_by_deepspeed(root: Node, machines: str = "", launcher: str = "") -> b
 
 
 def _state_keys(stating: NodeStating, root: Node) -> None:
-    for member in root.members:
+    for member in root.members[:_MOST_KEYS]:
         _state_key(stating, member, member.key)
         if member.key.endswith("_config") and member.node.kind is Kind.OBJECT:
-            for inner in member.node.members:
+            for inner in member.node.members[:_MOST_KEYS]:
                 _state_key(stating, inner, f"{member.key}.{inner.key}")
 
 

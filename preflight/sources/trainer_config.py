@@ -21,6 +21,8 @@ from preflight.sources.trainer_settings import PRECISIONS, SETTINGS, Reader, as_
 #: How other files refer to one of these.
 ROLE = "trainer"
 _MOST_NOTES = 20
+#: Keys whose names are looked at; the trainer has some hundred and fifty.
+_MOST_KEYS = 500
 _HEAD = 16384
 #: Where a key of the top level begins: YAML's first column, or in quotation marks in JSON.
 _TOP = r"(?:(?:^|[{,])[ \t]{0,8}\"|^'?)"
@@ -138,7 +140,7 @@ def _state_framework(stating: NodeStating, root: Node, name: str) -> None:
 
 
 def _state_keys(stating: NodeStating, root: Node) -> None:
-    for member in root.members:
+    for member in root.members[:_MOST_KEYS]:
         span = stating.places.span(member.key_start, member.key_end)
         value = Unresolved("a placeholder") if set(member.key) & set("{}<>$@%") else Known(member.key)
         claim = Claim("trainer_argument", value, span, member.key, "trainer", stating.scope, Strength.CONFIG)
