@@ -48,6 +48,7 @@ SETTINGS: dict[str, tuple[str, Reader]] = {
     "evaluation_strategy": ("eval_strategy", as_text),
     "eval_steps": ("eval_steps", as_number),
     "load_best_model_at_end": ("load_best_model", fsdp.as_bool),
+    "fsdp_transformer_layer_cls_to_wrap": ("fsdp_layer_classes", fsdp.as_names),
     "model_name_or_path": ("model_name", as_text),
 }
 #: Switches that choose a precision when they are on.

@@ -128,7 +128,7 @@ def _near(key: str, known: frozenset[str]) -> str:
     if len(key) < _SHORTEST:
         return ""
     best: tuple[int, str] | None = None
-    for candidate in sorted(known):
+    for candidate in sorted(name for name in known if abs(len(name) - len(key)) <= _MOST_SLIPS):
         slips = distance(key, candidate, _MOST_SLIPS)
         if 0 < slips <= _MOST_SLIPS and (best is None or slips < best[0]):
             best = (slips, candidate)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from preflight.job import Claim, Job, Known, Launch, Scope, Strength, Unresolved
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
 from preflight.outcome import Confidence, Severity
-from preflight_rules.models import families_with, family_of, main_layer
+from preflight_rules.models import families_with, family_of, layers_of, main_layer
 from preflight_rules.reading import job_value, placed, quoted, subjects, texts, undecided, where
 
 _BY_CLASS = "TRANSFORMER_BASED_WRAP"
@@ -131,7 +131,8 @@ def wrap_class_of_another_model(job: Job) -> Iterator[Verdict]:
     """The layer class to wrap belongs to another family of models than the model that is trained.
 
     What it checks:
-        Where both the model and the class are known: the family of the model has a layer class of that name.
+        Where both the model and the class are known: the family of the model has a layer class of that name, in this
+        spelling (LlamaDecoderLayer was LLaMADecoderLayer once).
 
     Why it matters:
         Accelerate looks the class up in the model, does not find it, and stops with "Could not find the transformer
@@ -162,23 +163,32 @@ def wrap_class_of_another_model(job: Job) -> Iterator[Verdict]:
             yield open_end
             continue
         families = {family_of(text) for text in _models(job, scope)}
-        wanted = {name for claim in classes for item in claim.alternatives for name in _members(item)}
-        owners = frozenset(family for name in wanted for family in families_with(name))
-        if not owners or "" in families or owners & families or not all(families_with(name) for name in wanted):
+        wanted = sorted({name for claim in classes for item in claim.alternatives for name in _members(item)})
+        wrong = next((name for name in wanted if _belongs_to_others(name, families)), "")
+        if not wrong or "" in families:
             yield passed(subject)
-        else:
-            family = sorted(families)[0]
-            right = main_layer(family)
-            yield failed(
-                subject,
-                f"{quoted(classes[0])} is a class of {' or '.join(sorted(owners))} models, but {placed(named[0])} is a"
-                f" {family} model" + (f", whose layers are {right}." if right else "."),
-                at=classes[0],
-                also=((named[0], "the model"),),
-                remedy=f"Write {right}, or leave the key out." if right else "Leave the key out.",
-            )
+            continue
+        family = min(families)
+        right, owners = main_layer(family), " or ".join(sorted(families_with(wrong)))
+        whose = f"{wrong} is a class of {owners} models" if owners else f"no model has a class {wrong}"
+        yield failed(
+            subject,
+            f"{quoted(classes[0])}: {whose}, and {placed(named[0])} is a {family} model"
+            + (f", whose layers are {right}." if right else "."),
+            at=classes[0],
+            also=((named[0], "the model"),),
+            remedy=f"Write {right}, or leave the setting out." if right else "Leave the setting out.",
+        )
     if not met:
         yield not_applicable(job.name, "no launch says both a model and the layer class to wrap")
+
+
+def _belongs_to_others(name: str, families: set[str]) -> bool:
+    """Whether a layer class is another family's, or a misspelling of one of this family's (`LLaMADecoderLayer`)."""
+    owners = families_with(name)
+    if owners:
+        return not owners & families
+    return any(name.lower() == layer.lower() for family in families for layer in layers_of(family))
 
 
 def _members(item: object) -> tuple[str, ...]:

@@ -107,6 +107,7 @@ def setting_differs_from_deepspeed(job: Job) -> Iterator[Verdict]:
     "HFT003",
     "llamafactory-rank-of-the-node-ignored",
     severity=Severity.WARNING,
+    fix="unsafe",
     evidence=("hiyouga/LlamaFactory#7326",),
 )
 def rank_of_the_node_ignored(job: Job) -> Iterator[Verdict]:
@@ -151,6 +152,7 @@ def rank_of_the_node_ignored(job: Job) -> Iterator[Verdict]:
                 at=ranks[0],
                 also=((nodes[0], "several nodes"),),
                 remedy="Set NODE_RANK instead, from 0 on, another one on each node.",
+                fix=mend("set NODE_RANK", reworded(ranks[0], "RANK", "NODE_RANK"), safe=False),
             )
         else:
             yield passed(launch.id)
@@ -232,7 +234,7 @@ def _near(name: str) -> str:
         return ""
     most = 2 if len(name) >= _LONG else 1
     best: tuple[int, str] | None = None
-    for candidate in sorted(_ARGUMENTS):
+    for candidate in sorted(row for row in _ARGUMENTS if abs(len(row) - len(name)) <= most):
         slips = distance(name, candidate, most)
         if 0 < slips <= most and (best is None or slips < best[0]):
             best = (slips, candidate)
