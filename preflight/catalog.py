@@ -109,11 +109,14 @@ def named(group: str, name: str) -> Any:
     return found[name]
 
 
+def names_of(items: Iterable[Rule | Check]) -> set[str]:
+    """The ids, names and areas of `items`."""
+    return {name for item in items for name in (item.meta.id, item.meta.name, item.meta.area)}
+
+
 def unknown_names(names: Iterable[str], items: Iterable[Rule | Check]) -> dict[str, tuple[str, ...]]:
     """Those of `names` that are no id, name or area of `items`, each with the nearest ones."""
-    known: dict[str, None] = {}
-    for item in items:
-        known.update(dict.fromkeys((item.meta.id, item.meta.name, item.meta.area)))
+    known = names_of(items)
     return {name: nearest(name, known) for name in names if name.upper() not in known and name.lower() not in known}
 
 

@@ -22,12 +22,16 @@ _MOST_PLACES = 8
 
 
 def selected(meta: Meta, configuration: Configuration) -> bool:
-    """Whether the configuration wants this rule or check: by profile, then `select`, then `ignore`."""
-    if fits(meta.id, meta.name, configuration.ignore):
+    """Whether the configuration wants this rule or check: by profile, then `select`, then `ignore`.
+
+    What is mandatory is wanted whatever the profile, and cannot be ignored.
+    """
+    mandatory = fits(meta.id, meta.name, configuration.mandatory)
+    if fits(meta.id, meta.name, configuration.ignore) and not mandatory:
         return False
     if configuration.select:
         return fits(meta.id, meta.name, configuration.select)
-    return PROFILES.index(meta.profile) <= PROFILES.index(configuration.profile)
+    return mandatory or PROFILES.index(meta.profile) <= PROFILES.index(configuration.profile)
 
 
 def outcomes_of(recording: Recording, rules: Sequence[Rule], checks: Sequence[Check]) -> tuple[Outcome, ...]:

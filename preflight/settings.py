@@ -13,6 +13,9 @@ from typing import Annotated, Any, ClassVar, Literal
 from preflight.document import schema_of
 from preflight.toml_places import KeyPath, inside
 
+#: More mistakes than this are not told of one document.
+_MOST_PROBLEMS = 100
+
 SeverityName = Literal["error", "warning", "info"]
 
 
@@ -90,7 +93,10 @@ def validated(document: Mapping[str, Any]) -> Settings | list[Problem]:
     try:
         settings = _adapter().validate_python(document)
     except ValidationError as error:
-        return [problem_of(one, Settings, document) for one in error.errors(include_url=False, include_context=True)]
+        return [
+            problem_of(one, Settings, document)
+            for one in error.errors(include_url=False, include_context=True)[:_MOST_PROBLEMS]
+        ]
     assert isinstance(settings, Settings)
     # What pydantic would take for true or false as well: "yes", 1.
     said = document.get("allow-incomplete", False)

@@ -107,6 +107,8 @@ RULES = [
         (Configuration(select=("NET",)), {"NET001", "NET002"}),
         (Configuration(select=("net",), ignore=("slow-link",)), {"NET001"}),
         (Configuration(ignore=("NET",)), set()),
+        (Configuration(ignore=("NET",), mandatory=("NET001",)), {"NET001"}),
+        (Configuration(mandatory=("odd-batch",)), {"NET001", "NET002", "BAT001"}),
         (Configuration(ignore=("N", "NET0", "")), {"NET001", "NET002"}),
     ],
     ids=str,

@@ -79,6 +79,17 @@ def _invocation(report: Report) -> dict[str, Any]:
     ]
     if problems:
         found["toolExecutionNotifications"] = problems
+    remarks = [
+        {
+            "level": "warning" if remark.kind == "waiver-expired" else "note",
+            "descriptor": {"id": remark.kind},
+            "message": {"text": clean(remark.message)},
+            **({"locations": [_physical(remark.location)]} if remark.location is not None else {}),
+        }
+        for remark in report.coverage.remarks
+    ]
+    if remarks:
+        found["toolConfigurationNotifications"] = remarks
     return found
 
 
@@ -152,11 +163,13 @@ def _result(finding: Finding, index: dict[str, int]) -> dict[str, Any]:
 def _fix(fix: Fix) -> dict[str, Any]:
     changes: dict[str, list[dict[str, Any]]] = {}
     for edit in fix.edits:
+        # A whole line is deleted up to where the next one begins.
+        whole = edit.expected.endswith("\n")
         deleted = {
             "startLine": edit.line,
             "startColumn": edit.column,
-            "endLine": edit.line,
-            "endColumn": edit.column + len(edit.expected),
+            "endLine": edit.line + whole,
+            "endColumn": 1 if whole else edit.column + len(edit.expected),
         }
         inserted = {"insertedContent": {"text": edit.replacement}} if edit.replacement else {}
         changes.setdefault(edit.path, []).append({"deletedRegion": deleted, **inserted})

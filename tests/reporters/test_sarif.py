@@ -13,8 +13,9 @@ from sarif_pydantic.sarif import Notification
 from sarif_pydantic.sarif import Suppression as SarifSuppression
 
 from preflight.catalog import Broken
-from preflight.job import Job, Suppression, span_of
-from preflight.judgement import Verdict, failed, passed, unknown
+from preflight.configuration import Configuration, Waiver
+from preflight.job import Job, Span, Suppression, span_of
+from preflight.judgement import Verdict, failed, mend, passed, reworded, unknown
 from preflight.outcome import Severity
 from preflight.report import Report
 from preflight.reporters.base import Style
@@ -48,6 +49,7 @@ LEFT_OUT: dict[str, Callable[[Any], None]] = {
     "columnKind": is_a("unicodeCodePoints"),
     "exitCode": is_a(0, 1, 3, 4, 5, 130, 143),
     "toolExecutionNotifications": holds(Notification),
+    "toolConfigurationNotifications": holds(Notification),
     "suppressions": holds(SarifSuppression),
 }
 
@@ -150,6 +152,37 @@ def test_a_suppressed_finding_is_there_and_says_why() -> None:
     comment = Suppression("run.sh", 3, ("TST001",), "tried, works here", span())
     (result,) = saying(failed("x", "wrong", at=span(), remedy="-"), subject=job(suppressions=(comment,)))["results"]
     assert result["suppressions"] == [{"kind": "inSource", "justification": "tried, works here"}]
+
+
+def test_what_stands_elsewhere_suppresses_from_outside_and_its_end_is_notified() -> None:
+    waivers = (
+        Waiver("TST001", "known", at=span("preflight.toml", 4)),
+        Waiver("TST001", "long ago", expires="2020-01-01", at=span("preflight.toml", 9)),
+    )
+    rule = a_rule(lambda _: [failed("x", "wrong", at=span(), remedy="-")])
+    run = log_of(judged(a_recording(job(), configuration=Configuration(waivers=waivers)), [rule]))
+    assert run["results"][0]["suppressions"] == [{"kind": "external", "justification": "known"}]
+    (notice,) = run["invocations"][0]["toolConfigurationNotifications"]
+    assert notice["level"] == "warning"
+    assert "ended on 2020-01-01" in notice["message"]["text"]
+    region = notice["locations"][0]["physicalLocation"]["region"]
+    assert region["startLine"] == 9
+
+
+def test_a_fix_is_an_artifact_change_that_editors_can_apply() -> None:
+    place = Span("run.sh", 2, 8, 2, 11, "export A=1")
+    fix = mend("rename A to B", reworded(place, "A", "B"), safe=False)
+    run = log_of(judged(a_recording(job()), [a_rule(lambda _: [failed("x", "w", at=place, remedy="-", fix=fix)])]))
+    (found,) = run["results"][0]["fixes"]
+    assert found["description"] == {"text": "rename A to B"}
+    (change,) = found["artifactChanges"]
+    assert change["artifactLocation"] == {"uri": "run.sh", "uriBaseId": "ROOT"}
+    assert change["replacements"] == [
+        {
+            "deletedRegion": {"startLine": 2, "startColumn": 8, "endLine": 2, "endColumn": 9},
+            "insertedContent": {"text": "B"},
+        }
+    ]
 
 
 def test_a_fault_of_nodes_names_them_and_keeps_the_evidence() -> None:
