@@ -230,6 +230,10 @@ PACK: tuple[str, ...] = (
     "preflight_rules.kubernetes_cost:gpus_beside_cpu_backend",
     "preflight_rules.kubernetes_cost:ray_announces_more_gpus_than_pod",
     "preflight_rules.kubernetes:cpu_limit_below_ranks",
+    "preflight_rules.kubernetes_placement:pod_larger_than_instance",
+    "preflight_rules.kubernetes_placement:job_larger_than_quota",
+    "preflight_rules.kubernetes_placement:network_policy_blocks_ranks",
+    "preflight_rules.kubernetes_placement:gpu_training_without_gpu_limit",
 )
 
 #: What the areas of rules are about, for whoever reads `passed in the files: 12 rules on ...`.

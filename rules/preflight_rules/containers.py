@@ -26,6 +26,8 @@ _OTHER_WORK = re.compile(
 _CUDA_WORDS = re.compile(r"\bcuda\b|\bnccl\b|--gpus?[= ]|--num[_-]gpus|--fp16|--bf16|--nproc[_-]per[_-]node")
 _SHELLS = re.compile(r"(?:/\S*/)?(?:ba|z|da|k)?sh(?:\s+-[il]+)?$")
 _SMALL_SHM_MIB = 256
+#: Loader workers on the line of a program that is no launch line: their batches pass through /dev/shm too.
+_WORKERS = re.compile(r"--(?:num[-_]|data[-_]?loader[-_])?(?:data[-_])?workers[ =](\d+)\b")
 
 
 def _containers(job: Job) -> Iterator[tuple[Claim, Scope, Launch | None]]:
@@ -130,12 +132,12 @@ def _wants_gpus(job: Job, claim: Claim, scope: Scope, launch: Launch | None) -> 
     evidence=("NVIDIA/nccl#290", "NVIDIA/nccl#342", "https://docs.docker.com/reference/cli/docker/container/run/"),
 )
 def container_shared_memory_default(job: Job) -> Iterator[Verdict]:
-    """Several ranks run in a container whose /dev/shm has Docker's 64 MiB.
+    """Several ranks or loader workers run in a container whose /dev/shm has Docker's 64 MiB.
 
     What it checks:
-        A container that runs several ranks has `--shm-size`, `--ipc=host` or a volume at /dev/shm. A container with
-        GPUs that only opens a shell counts where the same files start several ranks outside of any container: that is
-        where those lines are meant to be typed.
+        A container that runs several ranks, or a training program told to use several loader workers, has
+        `--shm-size`, `--ipc=host` or a volume at /dev/shm. A container with GPUs that only opens a shell counts where
+        the same files start several ranks outside of any container: that is where those lines are meant to be typed.
 
     Why it matters:
         NCCL stops with "Call to posix_fallocate failed: No space left on device", and loader workers die of "Bus
@@ -155,18 +157,18 @@ def container_shared_memory_default(job: Job) -> Iterator[Verdict]:
     """
     met = False
     for claim, scope, launch in _containers(job):
-        ranks = _several_ranks(job, scope, launch)
-        if ranks is None:
+        sharing = _sharing(job, scope, launch)
+        if sharing is None:
             continue
         met = True
+        ranks, many = sharing
         sizes = job.setting("shm_mib", scope)
         if not sizes:
             yield failed(
                 scope.launch,
-                f"{quoted(claim)} leaves /dev/shm at Docker's 64 MiB, and {placed(ranks)} starts"
-                f" {spoken(numbers(ranks.value))} ranks that share it.",
+                f"{quoted(claim)} leaves /dev/shm at Docker's 64 MiB, and {placed(ranks)} starts {many} that share it.",
                 at=claim,
-                also=((ranks, "the ranks"),),
+                also=((ranks, many),),
                 remedy=_remedy(claim, "--ipc=host` or `--shm-size=16g", "ipc: host` or `shm_size: 16gb"),
             )
         elif any("options from outside" in str(getattr(size.value, "why", "")) for size in sizes):
@@ -175,35 +177,50 @@ def container_shared_memory_default(job: Job) -> Iterator[Verdict]:
             yield failed(
                 scope.launch,
                 f"{quoted(sizes[0])} leaves {spoken(numbers(sizes[0].value))} MiB in /dev/shm, and {placed(ranks)}"
-                f" starts {spoken(numbers(ranks.value))} ranks that share it.",
+                f" starts {many} that share it.",
                 at=sizes[0],
-                also=((ranks, "the ranks"),),
+                also=((ranks, many),),
                 remedy="Use `--ipc=host` or some GiB.",
             )
         else:
             yield passed(scope.launch)
     if not met:
-        yield not_applicable(job.name, "no container is known to run several ranks")
+        yield not_applicable(job.name, "no container is known to run several ranks or loader workers")
 
 
 def _too_small(sizes: tuple[Claim, ...]) -> bool:
     return all(numbers(size.value) and max(numbers(size.value)) < _SMALL_SHM_MIB for size in sizes)
 
 
-def _several_ranks(job: Job, scope: Scope, launch: Launch | None) -> Claim | None:
-    """What says that several ranks share the container; None where nothing does."""
+def _sharing(job: Job, scope: Scope, launch: Launch | None) -> tuple[Claim, str] | None:
+    """What says that several processes share the container's memory, and which; None where nothing does."""
     if launch is not None:
-        return _several(job, launch)
+        return _ranks(_several(job, launch)) or _workers(job, scope)
     command = _text(job.setting("container_command", scope)).strip()
+    if _TRAINING.search(command) and (found := _workers(job, scope)) is not None:
+        return found
     if (command and not _SHELLS.match(command)) or not job.setting("container_gpus", scope):
         return None
     inside = {claim.scope.launch for claim in job.about("container_run")}
     path = scope.launch.rpartition(":")[0]
     for other in job.launches:
         if other.id not in inside and other.span.path == path and "srun" not in other.wrappers:
-            found = _several(job, other)
-            if found is not None:
-                return found
+            typed = _ranks(_several(job, other))
+            if typed is not None:
+                return typed
+    return None
+
+
+def _ranks(claim: Claim | None) -> tuple[Claim, str] | None:
+    return None if claim is None else (claim, f"{spoken(numbers(claim.value))} ranks")
+
+
+def _workers(job: Job, scope: Scope) -> tuple[Claim, str] | None:
+    """Loader workers that the command line asks for."""
+    for claim in job.setting("container_command", scope):
+        counts = [int(number) for number in _WORKERS.findall(_text((claim,)))]
+        if counts and counts[-1] > 1:
+            return claim, f"{counts[-1]} loader workers"
     return None
 
 

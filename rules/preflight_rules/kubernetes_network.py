@@ -8,7 +8,7 @@ from preflight.job import Job, Span
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule
 from preflight.outcome import Confidence, Severity
 from preflight_rules.reading import numbers, placed, quoted, texts, undecided
-from preflight_rules.workloads import KUBEFLOW, Role, workloads
+from preflight_rules.workloads import KUBEFLOW, Role, Workload, workloads
 
 #: Namespaces of clusters and of documentation; a profile of a Kubeflow user is never called so.
 _PLAIN_NAMESPACES = frozenset(
@@ -47,7 +47,8 @@ def mesh_proxy_may_join_pods(job: Job) -> Iterator[Verdict]:
         `metadata: {annotations: {sidecar.istio.io/inject: "false"}}` in the pod template of every role.
 
     Known limits:
-        Whether the namespace is under injection is known to the cluster only: hence a warning of medium confidence,
+        The annotation on the job itself is not counted, because the operators do not hand it to the pods. Whether the
+        namespace is under injection is known to the cluster only: hence a warning of medium confidence,
         and none where the namespace is left to whoever applies the manifest.
 
     Evidence:
@@ -67,7 +68,7 @@ def mesh_proxy_may_join_pods(job: Job) -> Iterator[Verdict]:
             yield open_end
             continue
         name = (texts(namespaces[0].value) or ("",))[0]
-        open_roles = [role for role in workload.roles if not _is_off(role)]
+        open_roles = [role for role in workload.roles if not _is_off(workload, role)]
         if name in _PLAIN_NAMESPACES or name.startswith(_OTHER_PLATFORM) or not pods or max(pods) < 2 or not open_roles:
             yield passed(workload.id)
             continue
@@ -84,8 +85,11 @@ def mesh_proxy_may_join_pods(job: Job) -> Iterator[Verdict]:
         yield not_applicable(job.name, "no Kubeflow job says in which namespace it runs")
 
 
-def _is_off(role: Role) -> bool:
-    said = role.every("mesh_injection")
+def _is_off(workload: Workload, role: Role) -> bool:
+    """Whether the pod template says so; of the job's own annotations only a TrainJob's reach the pods."""
+    said = [
+        claim for claim in role.every("mesh_injection") if claim.scope.role == role.name or workload.kind == "TrainJob"
+    ]
     return any(text.lower() in _OFF for claim in said for text in texts(claim.value))
 
 

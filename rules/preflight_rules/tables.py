@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,6 +53,16 @@ class SchedulerVariables:
     prefix: str
     names: frozenset[str]
     mistaken: dict[str, str]
+
+
+@functools.cache
+def instance_gpus(name: str) -> int | None:
+    """How many accelerators a cloud's machine type holds; None for one that is not in the table."""
+    plain = name.strip().lower().removeprefix("ml.")
+    for row in _table("instances")["instance"]:
+        if re.fullmatch(row["pattern"], plain):
+            return int(row["gpus"])
+    return None
 
 
 @functools.cache

@@ -27,6 +27,8 @@ CLUSTER = (
     Quantity("backoff_limit", int, "failures after which the job is given up"),
     Quantity("mesh_injection", str, "annotation or label that says whether a mesh proxy joins the pod"),
     Quantity("node_label", str, "label, as `key=value`, of the nodes the pods may go to"),
+    Quantity("quota_gpus", int, "GPUs that all pods of a namespace or queue may hold together", "GPUs"),
+    Quantity("denies_ingress", bool, "a network policy that lets nobody connect to the pods it selects"),
     Quantity("pod_rdma", str, "RDMA device resource of a pod, as `name=count`"),
     Quantity("pod_capability", str, "Linux capability added to a container; `privileged` for all"),
     Quantity("host_path", str, "directory of the node mounted into a pod"),

@@ -22,7 +22,9 @@ TRAINING_KINDS = frozenset(
 )
 GENERIC_KINDS = frozenset(("Job", "CronJob", "Pod", "Deployment", "StatefulSet", "JobSet", "LeaderWorkerSet"))
 #: Objects that hold no pods and still say something about a job.
-ASIDE_KINDS = frozenset(("PodGroup", "ConfigMap", "PersistentVolumeClaim"))
+ASIDE_KINDS = frozenset(
+    ("PodGroup", "ConfigMap", "PersistentVolumeClaim", "ResourceQuota", "NetworkPolicy", "Queue", "ClusterQueue")
+)
 RAY_KINDS = frozenset(("RayCluster", "RayJob", "RayService"))
 _SERVER_ROLES = frozenset(("ps", "pserver", "server", "parameterserver", "scheduler", "tracker", "evaluator"))
 _RUNTIMES = ("TrainingRuntime", "ClusterTrainingRuntime")
@@ -139,10 +141,14 @@ def _with_roles(found: Workload, specs: Node) -> Workload:
     )
 
 
+#: The role on which the others depend in kubedl 0.5 (controllers' defaults with DAG scheduling).
+_FIRST = {"PyTorchJob": "Master", "TFJob": "PS", "MPIJob": "Worker"}
+
+
 def _order(found: Workload, roles: list[Role]) -> tuple[Member | None, Value | None]:
-    """kubedl creates a PyTorchJob's master first; mpi-operator may be told to create the launcher last."""
-    if found.group == "training.kubedl.io" and found.kind == "PyTorchJob":
-        return next(((role.member, role.replicas) for role in roles if role.name == "Master"), (None, None))
+    """kubedl creates the role that the others depend on first; mpi-operator may be told to create the launcher last."""
+    if found.group == "training.kubedl.io" and found.kind in _FIRST:
+        return next(((role.member, role.replicas) for role in roles if role.name == _FIRST[found.kind]), (None, None))
     policy = found.spec.member("launcherCreationPolicy")
     if policy is not None and policy.node.value == "WaitForWorkersReady":
         return policy, next((role.replicas for role in roles if role.name == "Worker"), None)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
-from preflight.job import Known, Plain, Scope, Unresolved, Value, as_int, lift
+from preflight.job import Known, Plain, Scope, Unresolved, Value, as_int, lift, one_of
 from preflight.sources.kubernetes.amounts import amount, cores, mebibytes, whole
 from preflight.sources.kubernetes.kinds import Role
 from preflight.sources.structured import Kind, Member, Node, NodeStating, value_of
@@ -14,7 +14,9 @@ from preflight.sources.structured import Kind, Member, Node, NodeStating, value_
 _Read: TypeAlias = Callable[[Value], Value]
 
 #: Device plugins' names for whole accelerators that hold one rank each.
-_GPU = re.compile(r"(?:nvidia|amd|aliyun)\.com/gpu|nvidia\.com/mig-[\w.-]+|habana\.ai/gaudi|huawei\.com/Ascend\w+")
+GPU_RESOURCE = re.compile(
+    r"(?:nvidia|amd|aliyun)\.com/gpu|nvidia\.com/mig-[\w.-]+|habana\.ai/gaudi|huawei\.com/Ascend\w+"
+)
 _RDMA = re.compile(
     r"(?:rdma|mellanox\.com|openshift\.io|nvidia\.com)/.*(?:hca|rdma|ib|roce|sriov|mlnx|vf).*|vpc\.amazonaws\.com/efa"
 )
@@ -117,6 +119,23 @@ def _given(stating: NodeStating, pod: Node, scope: Scope) -> None:
         stating.say("node_label", value, member, scope=scope)
         if member.key in _GPU_PRODUCT:
             stating.say("gpu_type", value_of(member.node), member, scope=scope)
+    _affinity(stating, pod, scope)
+
+
+def _affinity(stating: NodeStating, pod: Node, scope: Scope) -> None:
+    """Labels that a required node affinity asks for; of several values one must hold."""
+    terms = pod.at("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
+    if terms is None or len(terms.items) != 1:
+        return
+    expressions = terms.items[0].at("matchExpressions")
+    for expression in expressions.items if expressions is not None else ():
+        key, values = expression.text("key"), expression.member("values")
+        if not key or values is None or expression.text("operator") != "In":
+            continue
+        scalars = [item.value for item in values.node.items if item.kind is Kind.SCALAR]
+        if scalars and len(scalars) == len(values.node.items):
+            value = one_of(f"{key}={_plain(item)}" for item in scalars)
+            stating.say("node_label", value, values, scope=scope)
 
 
 def _plain(item: Plain) -> str:
@@ -172,8 +191,8 @@ def _container(stating: NodeStating, container: Node, sizes: dict[str, tuple[Val
 
 def _devices(stating: NodeStating, pod: Node, scope: Scope) -> None:
     """Devices, cores and memory, over all containers of the pod."""
-    _summed(stating, pod, "limits", _GPU, "pod_gpus", whole, scope)
-    _summed(stating, pod, "requests", _GPU, "pod_gpu_requests", whole, scope)
+    _summed(stating, pod, "limits", GPU_RESOURCE, "pod_gpus", whole, scope)
+    _summed(stating, pod, "requests", GPU_RESOURCE, "pod_gpu_requests", whole, scope)
     if not _any_unlimited(pod, "cpu"):
         _summed(stating, pod, "limits", re.compile("cpu"), "pod_cpus", cores, scope)
     if not _any_unlimited(pod, "memory"):

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from preflight.job import Claim, Known, Launch, Places, Scope, Strength, Unresolved, Value, as_int, lift
 from preflight.sources.base import Command, Reading, SourceFile, Tree
+from preflight.sources.kubernetes.asides import state_aside
 from preflight.sources.kubernetes.commands import Containers
 from preflight.sources.kubernetes.kinds import ASIDE_KINDS, RAY_KINDS, Role, Workload, objects, workload_of
 from preflight.sources.kubernetes.operators import injected, pods
@@ -70,22 +71,10 @@ class Manifest:
         return f"{self.file.path}:{self.places.line(workload.head.key_start)}"
 
     def _aside(self, root: Node) -> None:
-        """A PodGroup makes its pods a gang; a claim says who may mount it."""
+        """What objects without pods say about the pods of others."""
         head = root.member("kind")
-        if head is None:
-            return
-        scope = Scope(launch=f"{self.file.path}:{self.places.line(head.key_start)}")
-        if root.text("kind") == "PodGroup":
-            self._stating.say("workload", Known(f"{_group(root)}/PodGroup"), head, scope=scope)
-            self._stating.given("gang_min", root.member("spec", "minMember"), as_int, scope=scope)
-            name = root.member("metadata", "name")
-            if name is not None:
-                self._stating.say("gang", value_of(name.node), name, scope=scope)
-        elif root.text("kind") == "PersistentVolumeClaim":
-            name, modes = root.member("metadata", "name"), root.member("spec", "accessModes")
-            if name is not None and modes is not None:
-                self._stating.say("shared_volume", value_of(name.node), name, scope=scope)
-                self._stating.say("volume_access", value_of(modes.node), modes, scope=scope)
+        if head is not None:
+            state_aside(self._stating, root, head, f"{self.file.path}:{self.places.line(head.key_start)}")
 
     def _workload(self, workload: Workload) -> None:
         self._containers.unexpanded.clear()
@@ -259,10 +248,6 @@ def _whole(item: object) -> int:
 
 def _has_servers(workload: Workload) -> bool:
     return any(not role.trains and role.name != "Launcher" for role in workload.roles)
-
-
-def _group(root: Node) -> str:
-    return root.text("apiVersion").rpartition("/")[0]
 
 
 def _in_role(scope: Scope, role: Role) -> Scope:
