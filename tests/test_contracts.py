@@ -84,6 +84,12 @@ def test_ids_and_names_are_used_once() -> None:
     assert len({item.meta.name for item in ITEMS}) == len(ITEMS)
 
 
+def test_every_area_has_words_for_the_last_lines_of_a_report() -> None:
+    titles = catalog.areas()
+    missing = {item.meta.area for item in ITEMS} - set(titles)
+    assert not missing, "add them to AREAS in rules/preflight_rules/__init__.py, or checks/preflight_checks/__init__.py"
+
+
 @pytest.mark.parametrize("item", ITEMS, ids=identity)
 def test_a_docstring_has_a_sentence_and_the_six_headings_in_order(item: Rule | Check) -> None:
     doc = inspect.cleandoc(item.meta.doc)

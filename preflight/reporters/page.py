@@ -62,7 +62,8 @@ class _Page:
         """How often each rule found something, the most frequent of the worst first."""
         found = self._report.findings
         numbers = Counter((finding.severity, finding.id, finding.name) for finding in found)
-        mended = Counter(finding.id for finding in found if finding.fix is not None)
+        safe = Counter(finding.id for finding in found if finding.fix is not None and finding.fix.safe)
+        unsafe = Counter(finding.id for finding in found if finding.fix is not None and not finding.fix.safe)
         width = len(str(max(numbers.values(), default=0)))
         for (severity, id, name), number in sorted(
             numbers.items(), key=lambda item: (-item[0][0].rank, -item[1], item[0][1])
@@ -70,8 +71,8 @@ class _Page:
             line = Text(f"{number:>{width}}  ")
             line.append(f"{severity.value:<7}", style=_COLORS[severity])
             line.append(f"  {id} {name}")
-            if mended[id]:
-                line.append(f"  ({mended[id]} can be mended by --fix)")
+            if safe[id] or unsafe[id]:
+                line.append(f"  ({_mendable(safe[id], unsafe[id])})")
             self._sheet.line(line)
         if numbers:
             self._sheet.line()
@@ -162,6 +163,10 @@ class _Page:
 
     def _verdict(self) -> None:
         report = self._report
+        fixes = [finding.fix for finding in report.findings if finding.fix is not None]
+        if fixes:
+            safe = sum(fix.safe for fix in fixes)
+            self._sheet.wrapped(f"{_mendable(safe, len(fixes) - safe)}; --diff shows how", indent=0, hanging=2)
         said = [_counted(report.findings)] if report.findings else []
         required = sum(outcome.required for outcome in report.coverage.not_told)
         if required:
@@ -181,6 +186,14 @@ class _Page:
                 style="bold yellow",
             )
         self._sheet.line(line)
+
+
+def _mendable(safe: int, unsafe: int) -> str:
+    """`2 can be mended by --fix, 1 by --fix --unsafe-fixes`."""
+    said = [f"{safe} can be mended by --fix"] if safe else []
+    if unsafe:
+        said.append(f"{unsafe} {'' if safe else 'can be mended '}by --fix --unsafe-fixes")
+    return ", ".join(said)
 
 
 def _counted(findings: Sequence[Finding]) -> str:
