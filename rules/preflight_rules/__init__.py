@@ -75,6 +75,7 @@ PACK: tuple[str, ...] = (
     "preflight_rules.trainer_settings:best_model_needs_equal_strategies",
     "preflight_rules.trainer_settings:precision_differs",
     "preflight_rules.lightning:precision_not_for_strategy",
+    "preflight_rules.lightning:accumulation_in_deepspeed_file",
     "preflight_rules.megatron:global_batch_not_divisible",
     "preflight_rules.megatron:ranks_not_divisible_by_model_parallel_size",
     "preflight_rules.interfaces:interface_cannot_reach_other_nodes",

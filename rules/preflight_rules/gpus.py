@@ -105,6 +105,10 @@ def more_processes_than_gpus(job: Job) -> Iterator[Verdict]:
 
 
 def _severity(job: Job, launch: Launch) -> Severity | None:
+    by_default = any(c.strength is Strength.DEFAULT for c in job.requiring("nodes", launch.scope))
+    if launch.launcher == "accelerate" and by_default:
+        # A configuration in the user's cache may say more machines.
+        return Severity.WARNING
     if launch.launcher in ("torchrun", "torch.distributed.launch", "accelerate", "paddle"):
         return None
     asked = {text.lower() for claim in job.setting("backend", launch.scope) for text in texts(claim.value)}

@@ -105,3 +105,61 @@ def _is_new(job: Job) -> bool:
             if match is not None and (int(match[1]), int(match[2])) >= (2, 1):
                 return True
     return False
+
+
+@rule(
+    "LIT002",
+    "lightning-accumulation-in-deepspeed-file",
+    severity=Severity.ERROR,
+    profile="gate",
+    evidence=("https://lightning.ai/docs/pytorch/stable/advanced/model_parallel/deepspeed.html",),
+)
+def accumulation_in_deepspeed_file(job: Job) -> Iterator[Verdict]:
+    """Lightning's Trainer is given a DeepSpeed configuration that says how gradients are accumulated.
+
+    What it checks:
+        A DeepSpeed configuration that a script gives to `DeepSpeedStrategy(config=...)` beside a `Trainer` has no
+        gradient_accumulation_steps.
+
+    Why it matters:
+        The Trainer sets the key itself, from accumulate_grad_batches, and stops where it is there already: "Do not set
+        `gradient_accumulation_steps` in the DeepSpeed config".
+
+    Example:
+        `Trainer(strategy=DeepSpeedStrategy(config="ds.json"))` with `"gradient_accumulation_steps": 4` in ds.json.
+
+    Fix:
+        Take the key out and give `accumulate_grad_batches` to the Trainer.
+
+    Known limits:
+        Fabric leaves the key alone, and so does this rule.
+
+    Evidence:
+        Lightning's guide to DeepSpeed; lightning/pytorch/strategies/deepspeed.py of lightning 2.6.6
+        (`_format_batch_size_and_grad_accum_config`).
+    """
+    trainers = [
+        claim
+        for claim in job.about("training_framework")
+        if {"lightning", "pytorch_lightning"} & set(claim.alternatives) and "Trainer(" in claim.spelling
+    ]
+    strategies = [claim for claim in job.about("lightning_strategy") if claim.alternatives == ("deepspeed",)]
+    steps = [claim for claim in job.about("gradient_accumulation_steps") if claim.source == "deepspeed"]
+    if not trainers or not strategies:
+        yield not_applicable(job.name, "no Lightning Trainer with DeepSpeed")
+        return
+    for claim in strategies:
+        open_end = undecided(claim.span.path, (claim,))
+        if open_end is not None:
+            yield open_end
+            return
+    if not steps:
+        yield passed(trainers[0].span.path)
+        return
+    yield failed(
+        trainers[0].span.path,
+        f"{placed(steps[0])} in DeepSpeed's configuration: Lightning's Trainer sets that itself and stops.",
+        at=steps[0],
+        also=((strategies[0], "the strategy"),),
+        remedy="Take gradient_accumulation_steps out and give accumulate_grad_batches to the Trainer.",
+    )

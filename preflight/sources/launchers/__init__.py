@@ -34,11 +34,12 @@ deepspeed
     of --include, master_addr, master_port (D 29500), node_rank; hostfile and configuration as references,
     whose claims arrive in the launch's scope
 accelerate launch
-    world_size (--num_processes), nodes R (--num_machines), node_rank, max_restarts, master_addr, master_port (0
-    unresolved), rendezvous_backend (D static; the file's is never read), tasks_per_node R 1 under srun or mpirun,
-    mixed_precision, distributed_type, fsdp_*, parallel sizes, env.CUDA_VISIBLE_DEVICES (--gpu_ids), zero_stage and
-    gradient_accumulation_steps as source `deepspeed`; its configuration, the DeepSpeed file and the hostfile as
-    references. Launch.launcher is `deepspeed` where DeepSpeed's own launcher reaches the other machines
+    world_size (--num_processes), nodes R (--num_machines; D 1 without --config_file), node_rank, max_restarts,
+    master_addr, master_port (0 unresolved), rendezvous_backend (D static; the file's is never read), tasks_per_node R 1
+    under srun or mpirun, mixed_precision, distributed_type, fsdp_*, parallel sizes, env.CUDA_VISIBLE_DEVICES
+    (--gpu_ids), zero_stage and gradient_accumulation_steps as source `deepspeed`; its configuration, the DeepSpeed file
+    and the hostfile as references. Launch.launcher is `deepspeed` where DeepSpeed's own launcher reaches the other
+    machines
 llamafactory-cli train
     all E, from variables: nodes R (NNODES; D 1), min_nodes, processes_per_node (NPROC_PER_NODE), node_rank (NODE_RANK,
     else RANK), master_addr, master_port, rendezvous_id, rendezvous_backend (D), max_restarts, tasks_per_node R 1 under

@@ -4,7 +4,7 @@ Options are generated (preflight/tables). Source of precedence, and of what is d
 accelerate/commands/launch.py (`_validate_launch_command`) and utils/launch.py of accelerate 1.15. An option wins over
 the configuration file, and that over the default; no variable gives a default. `--num_processes` counts over all
 machines: each machine starts `num_processes // num_machines`. Without `--config_file` the file in the user's cache may
-say anything, so what the line does not say is not known.
+say anything, so what the line does not say is not known; only one machine is taken by default, which findings say.
 """
 
 from __future__ import annotations
@@ -80,7 +80,12 @@ class AccelerateReader:
 def _state_size(stating: Stating, scanned: Scanned, line: LaunchLine) -> None:
     processes = scanned.last("num_processes")
     stating.given("world_size", processes, as_int)
-    stating.given("nodes", scanned.last("num_machines"), as_int, relation=Relation.REQUIRES)
+    machines = scanned.last("num_machines")
+    stating.given("nodes", machines, as_int, relation=Relation.REQUIRES)
+    if machines is None and scanned.last("config_file") is None and not scanned.incomplete:
+        word = line.words[0]
+        spelling = f"{word.spelling} (without --num_machines)"
+        stating.say("nodes", Known(1), word.span, spelling, strength=Strength.DEFAULT, relation=Relation.REQUIRES)
     stating.given("node_rank", scanned.last("machine_rank"), as_int)
     stating.given("max_restarts", scanned.last("max_restarts"), as_int)
     alone = processes is not None and texts(processes.value) == ("1",)

@@ -74,6 +74,8 @@ def _configurations(call: ast.Call, name: str) -> Iterator[ast.keyword | ast.exp
         found = [argument(call, "hf_ds_config", 0)]
     elif short.endswith("TrainingArguments"):
         found = [argument(call, "deepspeed")]
+    elif short == "DeepSpeedStrategy" and name.startswith(("lightning", "pytorch_lightning")):
+        found = [argument(call, "config")]
     yield from (given for given in found if given is not None)
 
 

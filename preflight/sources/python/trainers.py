@@ -43,6 +43,7 @@ def claims(module: Module) -> Iterator[Claim]:
             yield from _model(module, call, name)
         elif root in _LIGHTNING_ROOTS and short in ("Trainer", "Fabric"):
             yield from _lightning(module, call, short)
+        yield from _wrapped_layers(module, call)
 
 
 def _arguments(module: Module, call: ast.Call, *, known: bool) -> Iterator[Claim]:
@@ -58,6 +59,30 @@ def _arguments(module: Module, call: ast.Call, *, known: bool) -> Iterator[Claim
             value = module.fold(keyword.value)
             if None not in alternatives(value):
                 yield module.claim(quantity, reader(value), keyword)
+
+
+#: Where the classes of layers stand that become FSDP's units (torch.distributed.fsdp.wrap, accelerate's plugin).
+_CLASSES = ("transformer_layer_cls", "transformer_cls_names_to_wrap")
+
+
+def _wrapped_layers(module: Module, call: ast.Call) -> Iterator[Claim]:
+    for keyword in call.keywords:
+        if keyword.arg not in _CLASSES:
+            continue
+        given = module.definition(keyword.value)
+        items = given.elts if isinstance(given, (ast.Set, ast.List, ast.Tuple)) else [given]
+        names = tuple(_class_name(module, item) for item in items)
+        value: Value = Known(names) if all(names) else Unresolved("a class that is chosen at run time")
+        yield module.claim("fsdp_layer_classes", value, keyword)
+
+
+def _class_name(module: Module, item: ast.expr) -> str:
+    """`LlamaDecoderLayer`, as an imported class or as text; empty for anything else."""
+    if isinstance(item, ast.Constant):
+        return item.value if isinstance(item.value, str) else ""
+    name = last(module.name(item)) if isinstance(item, (ast.Name, ast.Attribute)) else ""
+    # A variable that holds a class is not its name.
+    return name if name[:1].isupper() else ""
 
 
 def _model(module: Module, call: ast.Call, name: str) -> Iterator[Claim]:
