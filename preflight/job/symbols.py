@@ -101,6 +101,20 @@ RUNTIME_VARIABLES = {
 }
 
 
+#: Behind the rank of a task: the script itself expands it, before srun or mpirun starts the tasks that have one.
+_EARLY = ", expanded before the tasks are started"
+
+
+def early(symbol: Symbol) -> str:
+    """How a rank is called that a script expands itself."""
+    return symbol.value + _EARLY
+
+
+def is_early(value: Value) -> bool:
+    """Whether a value is a task's rank that was expanded before there were tasks: the same one for all of them."""
+    return isinstance(value, Unresolved) and _EARLY in value.why
+
+
 _AFFIXED = re.compile(r", written as `([^`]*)…([^`]*)`$")
 
 

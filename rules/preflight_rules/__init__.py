@@ -99,6 +99,7 @@ PACK: tuple[str, ...] = (
     "preflight_rules.launch_contract:launcher_option_unknown",
     "preflight_rules.launch_contract:launcher_option_behind_program",
     "preflight_rules.launch_contract:proxy_without_exceptions",
+    "preflight_rules.early_ranks:task_rank_expanded_too_early",
     "preflight_rules.ray_start:ray_port_used_twice",
     "preflight_rules.ray_start:ray_worker_dials_another_port",
     "preflight_rules.ray_start:ray_head_on_every_node",

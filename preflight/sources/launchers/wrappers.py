@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from preflight.job import Known, Unresolved
 from preflight.sources.base import Command, Variable, Word
-from preflight.sources.launchers.options import Given, Scanned, head, scan, text_of
+from preflight.sources.launchers.options import Given, Scanned, glue, head, scan, text_of
 from preflight.sources.launchers.programs import is_python
 from preflight.sources.launchers.wrapper_tables import ENV, KINDS, PLAIN_NAMES, SIMPLE, Kind
 
@@ -187,7 +187,12 @@ def _cleans(scanned: Scanned) -> bool:
 def _assignment(given: Given, command: Command) -> Variable | None:
     """`-x NAME=value`, `-x NAME` (the value it has here) or `-genv NAME value`."""
     if not isinstance(given.value, Known):
-        return None
+        first = given.parts[0] if given.parts else None
+        name, equals, value = str(first.value).partition("=") if isinstance(first, Known) else ("", "", "")
+        if not equals:
+            return None
+        pieces = [*([Known(value)] if value else []), *given.parts[1:]]
+        return Variable(name, glue(pieces), given.span, given.spelling.partition(" ")[2] or given.spelling)
     text = str(given.value.value)
     if given.dest == "variable" and " " in text:
         text = text.replace(" ", "=", 1)

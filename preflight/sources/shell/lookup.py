@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
-from preflight.job.symbols import FIRST_ALLOCATED_HOST, RUNTIME_VARIABLES, Symbol
+from preflight.job import Known
+from preflight.job.symbols import FIRST_ALLOCATED_HOST, RUNTIME_VARIABLES, Symbol, early
+from preflight.sources.base import Command
 from preflight.sources.shell import slurm
 from preflight.sources.shell.document import Place, Text
 from preflight.sources.shell.machine import Machine
 from preflight.sources.shell.state import Kind, Slot, State, element_of, text_slot
 from preflight.sources.shell.text import Field, computed, hole, is_count, literal
 
+_OF_TASKS = frozenset((Symbol.PROCESS_RANK, Symbol.LOCAL_RANK))
+_STARTERS = frozenset(
+    ("srun", "mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "jsrun", "aprun", "flux", "ibrun", "sbatch")
+)
+#: A starter stands among the first words of its command.
+_FARTHEST = 20
 _ALWAYS_SET = frozenset(("RANDOM", "SRANDOM", "SECONDS", "EPOCHSECONDS", "HOSTNAME", "HOST", "USER", "HOME"))
+
+
+def _starts_tasks(command: Command) -> bool:
+    """Whether a command starts others as tasks of a job, which have a rank."""
+    return any(
+        isinstance(word.value, Known) and str(word.value.value).rpartition("/")[2] in _STARTERS
+        for word in command.words[:_FARTHEST]
+    )
 
 
 def look_up(machine: Machine, state: State, name: str, place: Place, spelling: str) -> Slot:
@@ -41,6 +57,8 @@ def look_up(machine: Machine, state: State, name: str, place: Place, spelling: s
         why = symbol.value
         if symbol is Symbol.THIS_HOST and state.batch:
             why = FIRST_ALLOCATED_HOST
+        if symbol in _OF_TASKS and not any(_starts_tasks(command) for command in machine.outer):
+            why = early(symbol)
         return text_slot(hole(why, place, spelling), place)
     if state.closed:
         return Slot(Kind.UNSET, place)
