@@ -18,6 +18,8 @@ _LEAST_BLOCK = 8192
 _FLOAT_BYTES = 4
 #: Shares smaller than this cost nothing, however unequal they are.
 _NEGLIGIBLE_BYTES = 2**20
+#: More servers than this are a mistake that other rules name.
+_MOST_SERVERS = 10_000
 #: What an optimizer keeps for each parameter beside its value; for others none is assumed.
 _SLOTS = {"Momentum": 1, "Adagrad": 1, "RMSProp": 2, "Adam": 2, "Adamax": 2, "Ftrl": 2, "LarsMomentum": 1}
 #: A table of this size that goes over the network at every step is slower than training.
@@ -138,7 +140,7 @@ def _shares(
     count = len(listed) or min(numbers(servers[0].value), default=0)
     least = said.get("min_block_size", _LEAST_BLOCK)
     sliced = said.get("slice_var_up", True) is not False
-    if count < 1 or not isinstance(least, int):
+    if not 1 <= count <= _MOST_SERVERS or not isinstance(least, int):
         return unknown(subject, "the number of servers is not known", at=servers[0])
     held = _dealt(_sizes(parameters), count, least if sliced else None)
     total, fullest = sum(held), max(held)

@@ -32,23 +32,33 @@ _PLAIN = {
     "enable_dc_asgd": "dc_asgd",
     "geo_sgd_need_push_nums": "geo_steps",
 }
+#: Assignments to one configuration that are looked at; more are no configuration.
+_MOST_SETTINGS = 200
+#: Transpilers of one script that are looked at.
+_MOST_TRANSPILERS = 100
 _READS = ("os.getenv", "os.environ.get")
 
 
 def claims(module: Module) -> Iterator[Claim]:
     """All claims about the transpiler and what runs its programs."""
     assigned = attributes(module)
+    given_away = _given_to_transpilers(module)
+    told_by_strategy = any(item.name == "num_trainers" for items in assigned.values() for item in items)
+    transpilers = 0
     for call in module.calls:
         short = last(module.called(call))
-        if short in ("transpile", ".transpile") and is_transpile(call):
+        if short == "transpile" and is_transpile(call) and transpilers < _MOST_TRANSPILERS:
+            transpilers += 1
             yield from _transpile(module, call, assigned)
         elif short == "get_pserver_program":
             yield from _pserver_program(module, call)
         elif short == "memory_optimize" and _is_fluid(module, call):
             yield from _memory_optimize(module, call)
         elif short == "ParallelExecutor" and _is_fluid(module, call):
-            yield from _executor(module, call, assigned)
-        elif short == "DistributeTranspilerConfig" and not _is_given_away(module, call):
+            yield from _executor(module, call, told_by_strategy=told_by_strategy)
+        elif short == "DistributeTranspilerConfig" and module.bound_to(call) not in given_away:
+            # Each of several assignments to one name would state the same.
+            given_away.add(module.bound_to(call))
             yield from _lone_configuration(module, call, assigned)
 
 
@@ -65,7 +75,7 @@ def _is_fluid(module: Module, call: ast.Call) -> bool:
 
 def _transpile(module: Module, call: ast.Call, assigned: dict[str, list[Assigned]]) -> Iterator[Claim]:
     config, known = _configuration(module, call)
-    settings = assigned.get(config, []) if config else []
+    settings = assigned.get(config, [])[:_MOST_SETTINGS] if config else []
     mode = _mode(module, settings, known=known)
     stated = any(item.name == "mode" for item in settings)
     transpiler = module.claim(
@@ -134,22 +144,20 @@ def _configured(module: Module, settings: Sequence[Assigned], because: tuple[Cla
             yield module.claim("ps_update_mode", value, item.at, source="paddle", because=because)
 
 
-def _is_given_away(module: Module, made: ast.Call) -> bool:
-    """Whether a configuration reaches a transpiler that is claimed anyway."""
-    name = module.bound_to(made)
-    if not name:
-        return True
+def _given_to_transpilers(module: Module) -> set[str]:
+    """The names of configurations that reach a transpiler which is claimed anyway; no name at all is one of them."""
+    found = {""}
     for call in module.calls:
         if last(module.called(call)).endswith("DistributeTranspiler"):
             given = argument(call, "config", 0)
-            if given is not None and dotted(value_of(given)) == name:
-                return True
-    return False
+            if given is not None:
+                found.add(dotted(value_of(given)))
+    return found
 
 
 def _lone_configuration(module: Module, made: ast.Call, assigned: dict[str, list[Assigned]]) -> Iterator[Claim]:
     """A configuration that goes to fleet.distributed_optimizer: its settings, for the script as a whole."""
-    settings = assigned.get(module.bound_to(made), [])
+    settings = assigned.get(module.bound_to(made), [])[:_MOST_SETTINGS]
     transpiler = module.claim(
         "transpiler", _mode(module, settings, known=True), made, strength=Strength.DEFAULT, source="paddle"
     )
@@ -196,11 +204,10 @@ def _memory_optimize(module: Module, call: ast.Call) -> Iterator[Claim]:
         yield module.claim("memory_optimize_skips_gradients", False, call, strength=Strength.DEFAULT, source="paddle")
 
 
-def _executor(module: Module, call: ast.Call, assigned: dict[str, list[Assigned]]) -> Iterator[Claim]:
+def _executor(module: Module, call: ast.Call, *, told_by_strategy: bool) -> Iterator[Claim]:
     if argument(call, "share_vars_from") is not None:
         # It evaluates with the parameters of another one.
         return
     told = argument(call, "num_trainers", 6) is not None or any(keyword.arg is None for keyword in call.keywords)
-    if not told:
-        told = any(item.name == "num_trainers" for items in assigned.values() for item in items)
+    told = told or told_by_strategy
     yield module.claim("executor_knows_trainers", told, call.func, spelling=module.text(call.func), source="paddle")

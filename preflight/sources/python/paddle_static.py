@@ -29,8 +29,12 @@ def claims(module: Module) -> Iterator[Claim]:
     for call in module.calls:
         calls.setdefault(last(module.called(call)), []).append(call)
     minimized = calls.get("minimize", [])
+    first: dict[int, ast.Call] = {}
+    for call in minimized:
+        if not module.condition(call):
+            first.setdefault(id(enclosing(module, call)), call)
     for call in calls.get("clone", []):
-        yield from _clone(module, call, minimized)
+        yield from _clone(module, call, first)
     for call in calls.get("enable_static", []):
         if module.called(call).startswith("paddle"):
             yield module.claim("static_graph_enabled", True, call, source="paddle")
@@ -43,11 +47,13 @@ def claims(module: Module) -> Iterator[Claim]:
     for name in ("local_shuffle", "global_shuffle"):
         for call in calls.get(name, []):
             yield from _shuffled(module, call, name)
-    for call in calls.get("set_filelist", []):
-        yield from _files(module, call)
+    lists = calls.get("set_filelist", [])
+    divided = bool(lists) and _DIVIDING.search(module.file.text) is not None
+    for call in lists:
+        yield from _files(module, call, divided=divided)
 
 
-def _clone(module: Module, call: ast.Call, minimized: list[ast.Call]) -> Iterator[Claim]:
+def _clone(module: Module, call: ast.Call, first: dict[int, ast.Call]) -> Iterator[Claim]:
     """Whether `clone(for_test=True)` stands before or behind minimize, both straight in one function."""
     given = argument(call, "for_test", 0)
     if given is None or module.fold(value_of(given)) != Known(True):
@@ -56,16 +62,13 @@ def _clone(module: Module, call: ast.Call, minimized: list[ast.Call]) -> Iterato
     if _EVALUATED.search(owner):
         # A program that was built for evaluation has no optimizer of its own.
         return
-    place = enclosing(module, call)
-    for other in minimized:
-        if enclosing(module, other) is not place or module.condition(other):
-            continue
+    other = first.get(id(enclosing(module, call)))
+    if other is not None:
         order = "after" if other.lineno < call.lineno else "before"
         reason = module.claim("optimizer", "", other.func, spelling=module.text(other.func), source="paddle")
         yield module.claim(
             "test_program_cloned", order, call.func, spelling=module.text(call), source="paddle", because=(reason,)
         )
-        return
 
 
 def _startup(module: Module, calls: dict[str, list[ast.Call]], minimized: list[ast.Call]) -> Iterator[Claim]:
@@ -160,12 +163,11 @@ def _shuffled(module: Module, call: ast.Call, name: str) -> Iterator[Claim]:
         yield module.claim("stream_dataset_shuffled", name, call.func, source="paddle")
 
 
-def _files(module: Module, call: ast.Call) -> Iterator[Claim]:
+def _files(module: Module, call: ast.Call, *, divided: bool) -> Iterator[Claim]:
     """Whether the files of a data set are this trainer's share."""
     if not call.args and not call.keywords:
         return
     given = call.args[0] if call.args else call.keywords[0].value
-    divided = _DIVIDING.search(module.file.text) is not None
     if not divided and not _is_listing(module, given):
         return
     yield module.claim("dataset_files_shared", divided, given, source="paddle")

@@ -40,6 +40,10 @@ SWITCHES = frozenset(
 )
 
 
+#: Assignments to one strategy that are looked at; more are no configuration.
+_MOST_SETTINGS = 200
+
+
 def claims(module: Module) -> Iterator[Claim]:
     """All claims about strategies that the script makes itself."""
     made = [call for call in module.calls if last(module.called(call)) == "DistributedStrategy"]
@@ -48,7 +52,7 @@ def claims(module: Module) -> Iterator[Claim]:
     assigned = attributes(module)
     for name in dict.fromkeys(module.bound_to(call) for call in made):
         if name:
-            yield from _strategy(module, assigned.get(name, []))
+            yield from _strategy(module, assigned.get(name, [])[:_MOST_SETTINGS])
 
 
 def _strategy(module: Module, settings: Sequence[Assigned]) -> Iterator[Claim]:
