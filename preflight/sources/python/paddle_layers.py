@@ -39,6 +39,9 @@ _OTHERS = frozenset(
         "bilinear_tensor_product",
     )
 )
+_SIZED = frozenset(("embedding", "sparse_embedding", "fc", *_OTHERS))
+#: Layers of one script that are looked at; nobody writes more by hand.
+_MOST_LAYERS = 1000
 #: Layers that keep the last dimension of their first argument.
 _KEEPING = frozenset(("relu", "tanh", "sigmoid", "dropout", "softmax", "sequence_pool", "mean_pool", "reshape_like"))
 
@@ -51,9 +54,13 @@ def claims(module: Module) -> Iterator[Claim]:
         if last(module.called(call)) in ("minimize", ".minimize") and isinstance(call.func, ast.Attribute)
         for owner in (module.definition(call.func.value),)
     }
+    layers = 0
     for call in module.calls:
         name = module.called(call)
         short = last(name)
+        layers += name.startswith(_FLUID) and short in _SIZED
+        if layers > _MOST_LAYERS:
+            return
         if short in ("embedding", "sparse_embedding") and name.startswith(_FLUID):
             yield from _embedding(module, call, short)
         elif short == "fc" and name.startswith(_FLUID):
