@@ -94,14 +94,14 @@ def _passed(sheet: Sheet, report: Report) -> None:
         if sheet.style.verbosity > 0:
             sheet.line(f"passed {title}:", style="bold")
             for area, same in _by_area(here):
-                sheet.wrapped(", ".join(_named(same)), hanging=2, label=f"{area}: ", style="green")
+                sheet.wrapped(f"{area}: {', '.join(_named(same))}", hanging=2)
         else:
             rules = count(len({outcome.id for outcome in here}), "rule" if stage == "lint" else "check")
             about = ", ".join(area for area, _ in _by_area(here))
-            sheet.wrapped(f"passed {title}: {rules} on {about}", indent=0, hanging=2, style="green")
+            sheet.wrapped(f"passed {title}: {rules} on {about}", indent=0, hanging=2)
         if stage in ("link", "smoke"):
             for subject in dict.fromkeys(outcome.subject for outcome in here):
-                sheet.wrapped(subject, style="green")
+                sheet.wrapped(subject)
     _left_out(sheet, report)
 
 

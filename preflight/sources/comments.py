@@ -8,6 +8,8 @@ from preflight.job import Suppression, span_of
 from preflight.sources.base import SourceFile
 
 _MARK = re.compile(r"(#|//)[ \t]*preflight:[ \t]*ignore\b[ \t]*(?:\[([^\]\n]*)\])?[ \t:]*([^\n]*)")
+#: What schedulers read.
+_DIRECTIVES = ("#SBATCH", "#PBS", "#BSUB", "#$ ", "#COBALT", "#flux:", "# flux:")
 _SEPARATOR = re.compile(r"[,\s]+")
 #: Files without the words are not looked at line by line.
 _WORD = "preflight:"
@@ -52,7 +54,7 @@ def _next_code(lines: list[str], number: int, signs: tuple[str, ...]) -> int:
     for index in range(number, len(lines)):
         stripped = lines[index].strip()
         # A scheduler directive is a comment to the shell and the very thing a finding points at.
-        if stripped and (not stripped.startswith(signs) or stripped.startswith("#SBATCH")):
+        if stripped and (not stripped.startswith(signs) or stripped.startswith(_DIRECTIVES)):
             return index + 1
     return number
 

@@ -22,7 +22,8 @@ def test_alone_speaks_of_the_next_code() -> None:
 
 
 def test_directives_count_as_code() -> None:
-    assert found("# preflight: ignore[SLU001] r\n#SBATCH --nodes=4\n") == [(2, ("SLU001",), "r")]
+    for directive in ("#SBATCH --nodes=4", "#PBS -l select=4", "#BSUB -n 4", "#$ -pe mpi 4", "# flux: -N4"):
+        assert found(f"# preflight: ignore[SLU001] r\n# more\n{directive}\n") == [(3, ("SLU001",), "r")]
 
 
 def test_span_is_the_comment() -> None:
