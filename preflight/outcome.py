@@ -141,10 +141,16 @@ class Finding:
             object.__setattr__(self, "fingerprint", self._fingerprint())
 
     def _fingerprint(self) -> str:
-        """A hash that survives moved lines: rule, subject, and the text (not the number) of the first line."""
+        """A hash that survives moved lines: the rule and the text (not the number) of the first line.
+
+        Which launch or job a line was reached from is left out: with a further job in the folder it may be another.
+        A fault without a place is known by its nodes and its subject.
+        """
         first = self.locations[0] if self.locations else None
-        place = (first.path, " ".join(first.snippet.split())) if first else ("", "")
-        parts = (self.id, *place, ",".join(self.nodes) if not first else "", _without_lines(self.subject))
+        if first is not None:
+            parts = (self.id, first.path, " ".join(first.snippet.split()))
+        else:
+            parts = (self.id, ",".join(self.nodes), _without_lines(self.subject))
         return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:24]
 
 

@@ -111,3 +111,13 @@ def test_what_is_written_is_read_back_one_finding_a_line(tmp_path: Path) -> None
     (tmp_path / "b.json").write_bytes(baseline.dump(baseline.Baseline(entries)))
     assert baseline.load(tmp_path / "b.json").entries == entries
     assert (tmp_path / "b.json").read_text().count("\n") == 3 + 5
+
+
+def test_a_further_job_that_reaches_the_same_file_changes_nothing(tree: Path) -> None:
+    launch = "#!/bin/bash\nsource ./env.sh\ntorchrun --nnodes=2 --node_rank=$R --master_addr=node0 train.py\n"
+    (tree / "env.sh").write_text("export NCCL_IB_TIMEOUTT=22\n")
+    (tree / "run.sh").write_text(launch)
+    assert cli.run(["lint", "--fail-on", "warning"]) == 1
+    assert cli.run(["baseline", "write"]) == 0
+    (tree / "another.sh").write_text(launch)
+    assert cli.run(["lint", "--fail-on", "warning", "--baseline", NAME]) == 0
