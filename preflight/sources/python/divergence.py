@@ -72,7 +72,8 @@ def _conditions(module: Module, steps: _Steps) -> Iterator[Claim]:
     """`while loss > target:` around a step."""
     for loop in module.nodes(ast.While):
         step = steps.later_step(loop, loop)
-        if step is not None and _is_own(module, loop.test, loop):
+        named = any(_OWN.search(end_of(node)) for node in ast.walk(loop.test))
+        if step is not None and named and _is_own(module, loop.test, loop):
             because = module.claim("guarded_collective", "step", step, condition="")
             written = f"while {module.text(loop.test)}"
             yield module.claim("rank_local_exit", "while", loop.test, spelling=written, because=(because,))
