@@ -35,6 +35,8 @@ UNMISTAKABLE = frozenset(
 _OF_LIBRARY = frozenset(
     ("barrier", "all_gather", "broadcast", "reduce", "gather", "scatter", "all_to_all", "allgather", "reduce_scatter")
 )
+#: Names that are looked at more closely.
+COLLECTIVES = (*sorted(UNMISTAKABLE), *sorted(_OF_LIBRARY))
 _LIBRARY = re.compile(r"(?:^|\.)(?:dist|distributed|hvd|horovod\.\w+|accelerator|fabric|comm|torch\.distributed)\.\w+$")
 _SAVES_TOGETHER = ("save_checkpoint", "save_16bit_model")
 
@@ -61,7 +63,7 @@ def _guarded(module: Module) -> Iterator[Claim]:
     engines = _engines(module)
     found: dict[int, list[tuple[ast.Call, Who, ast.expr]]] = {}
     functions: dict[int, Function | None] = {}
-    for call in module.calls:
+    for call in module.named(*_SAVES_TOGETHER, *COLLECTIVES):
         together = last(module.called(call)) in _SAVES_TOGETHER and _receiver(module, call) in engines
         if not together and not is_collective(module, call):
             continue
@@ -113,7 +115,7 @@ def _receiver(module: Module, call: ast.Call) -> str:
 
 def _left(module: Module) -> Iterator[Claim]:
     """`finally: destroy_process_group()`, or a barrier there, reached when the rank has failed."""
-    for call in module.calls:
+    for call in module.named("destroy_process_group", "barrier"):
         short = last(module.called(call))
         if (
             call.args

@@ -21,7 +21,7 @@ _FROM_OUTSIDE = Unresolved("the list in CUDA_VISIBLE_DEVICES")
 def claims(module: Module) -> Iterator[Claim]:
     """All claims about the GPU that a rank takes."""
     masks = list(_masks(module))
-    for call in module.calls:
+    for call in module.named("set_device", "DistributedDataParallel", "device", "to", "cuda"):
         for chosen in _chosen(module, call):
             listed = _from_mask(module, chosen, masks)
             number = _number(module, chosen)

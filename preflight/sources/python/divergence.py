@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import TypeAlias
 
 from preflight.job import Claim
-from preflight.sources.python.collectives import is_collective
+from preflight.sources.python.collectives import COLLECTIVES, is_collective
 from preflight.sources.python.module import Module, last
 from preflight.sources.python.outline import dotted, end_of
 from preflight.sources.python.ranks import Who, audience
@@ -72,7 +72,10 @@ def _conditions(module: Module, steps: _Steps) -> Iterator[Claim]:
     """`while loss > target:` around a step."""
     for loop in module.nodes(ast.While):
         step = steps.later_step(loop, loop)
-        named = any(_OWN.search(end_of(node)) for node in ast.walk(loop.test))
+        assigned = module.outline.assignments(module.outline.function_of(loop))
+        names = [dotted(node) for node in ast.walk(loop.test) if isinstance(node, (ast.Name, ast.Attribute))]
+        said = [loop.test, *(value for name in names for value in assigned.get(name, ()))]
+        named = any(_OWN.search(end_of(node)) for each in said for node in ast.walk(each))
         if step is not None and named and _is_own(module, loop.test, loop):
             because = module.claim("guarded_collective", "step", step, condition="")
             written = f"while {module.text(loop.test)}"
@@ -144,7 +147,7 @@ class _Steps:
         self._by_loop: dict[int, list[ast.Call]] = {}
         self._by_try: dict[int, ast.Call] = {}
         functions: set[str] = set()
-        for call in module.calls:
+        for call in module.named("backward", *COLLECTIVES):
             if last(module.called(call)) == "backward" or is_collective(module, call):
                 self._note(call)
                 function = module.outline.function_of(call)

@@ -23,7 +23,7 @@ def claims(module: Module) -> Iterator[Claim]:
     broadcast = _BROADCAST.search(module.file.text)
     if broadcast is not None:
         yield module.claim("horovod_broadcasts", broadcast.group(0).rstrip("("), module.tree, condition="")
-    for call in module.calls:
+    for call in module.named("init", *_OPTIMIZERS):
         name = module.called(call)
         if not name.startswith("horovod."):
             continue

@@ -60,6 +60,10 @@ class Module:
         self._folded: dict[int, Value] = {}
         self.calls = self.nodes(ast.Call)
         self._called = {id(call): self._name_called(call) for call in self.calls}
+        #: The calls by the last part of the name of what is called.
+        self.by_name: dict[str, list[ast.Call]] = {}
+        for call, name in zip(self.calls, self._called.values(), strict=True):
+            self.by_name.setdefault(name.rpartition(".")[2], []).append(call)
 
     def nodes(self, *kinds: type[_Node]) -> list[_Node]:
         """Every node of these kinds, those of one kind in source order."""
@@ -79,6 +83,10 @@ class Module:
     def called(self, call: ast.Call) -> str:
         """The dotted name of what is called; for a method of an unknown object just `.method`."""
         return self._called[id(call)]
+
+    def named(self, *names: str) -> list[ast.Call]:
+        """The calls of what has one of these last names, those of one name in source order."""
+        return [call for name in names for call in self.by_name.get(name, ())]
 
     def _name_called(self, call: ast.Call) -> str:
         name = self.name(call.func)

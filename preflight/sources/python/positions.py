@@ -12,6 +12,7 @@ from bisect import bisect_right
 
 from preflight.job.span import LONGEST_SNIPPET, Span
 
+_LINE_FEED = re.compile(r"\n")
 _LINE_END = re.compile(r"\r\n|\r|\n")
 
 
@@ -21,8 +22,9 @@ class Positions:
     def __init__(self, path: str, text: str) -> None:
         self._path = path
         self._text = text
-        self._python_lines = [0, *(match.end() for match in _LINE_END.finditer(text))]
-        self._lines = [0, *(match.end() for match in re.finditer("\n", text))]
+        self._lines = [0, *(match.end() for match in _LINE_FEED.finditer(text))]
+        # Without carriage returns Python ends lines where spans do.
+        self._python_lines = [0, *(match.end() for match in _LINE_END.finditer(text))] if "\r" in text else self._lines
 
     def offset(self, line: int, byte_column: int) -> int:
         """The character offset of a place that Python names by line (from 1) and column in UTF-8 bytes."""

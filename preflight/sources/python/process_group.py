@@ -14,6 +14,18 @@ from preflight.sources.python.module import Module, argument, is_none, last, val
 _TORCH = {"backend": 0, "init_method": 1, "timeout": 2, "world_size": 3, "rank": 4}
 #: deepspeed.init_distributed calls them differently (deepspeed/comm/comm.py).
 _DEEPSPEED = {"dist_backend": 0, "distributed_port": 2, "timeout": 4, "init_method": 5}
+_STARTING = (
+    "init_process_group",
+    "init_distributed",
+    "InitProcessGroupKwargs",
+    "init_rpc",
+    "DistributedReadingService",
+    "DistributedDataParallel",
+    "DataParallel",
+    "distributed_model",
+    "FullyShardedDataParallel",
+    "fully_shard",
+)
 _TIMEDELTA = ("days", "seconds", "microseconds", "milliseconds", "minutes", "hours", "weeks")
 _SECONDS = {
     "days": 86400.0,
@@ -28,7 +40,7 @@ _SECONDS = {
 
 def claims(module: Module) -> Iterator[Claim]:
     """All claims about process groups and model wrappers."""
-    for call in module.calls:
+    for call in module.named(*_STARTING):
         name = module.called(call)
         short = last(name)
         if short == "init_process_group":

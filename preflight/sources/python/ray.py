@@ -13,7 +13,7 @@ def claims(module: Module) -> Iterator[Claim]:
     """All claims about placement groups and how they are waited for."""
     if "ray" not in module.file.text:
         return
-    for call in module.calls:
+    for call in module.named("placement_group", "get", "wait"):
         name = module.called(call)
         if last(name) == "placement_group" and (name.startswith("ray") or name == "placement_group"):
             yield from _group(module, call)

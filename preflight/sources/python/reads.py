@@ -20,7 +20,9 @@ def claims(module: Module) -> Iterator[Claim]:
         for target in node.targets:
             if isinstance(target, ast.Subscript) and module.name(target.value) == "os.environ":
                 own.add(getattr(module.fold(target.slice), "value", None))
-    places: list[ast.expr] = [*module.calls]
+    if _SCHEDULER.search(module.file.text) is None:
+        return
+    places: list[ast.expr] = [*module.named("get", "getenv")]
     places += [node for node in module.nodes(ast.Subscript) if isinstance(node.ctx, ast.Load)]
     for place in places:
         name = variable_read(module, place)

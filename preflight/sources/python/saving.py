@@ -35,7 +35,7 @@ _OWN_PATH = re.compile(
 def claims(module: Module) -> Iterator[Claim]:
     """All claims about who writes checkpoints."""
     distributed = _DISTRIBUTED.search(module.file.text) is not None
-    for call in module.calls:
+    for call in module.named("save", *(name for name in module.by_name if _SAVES.fullmatch(name))):
         name = module.called(call)
         library = name in _LIBRARY_SAVES
         if not library and not _SAVES.fullmatch(last(name)) and not _of_model(call):
@@ -56,7 +56,7 @@ def folders(module: Module) -> Iterator[Claim]:
     """All claims about folders that every rank makes, and that must not be there yet."""
     if _DISTRIBUTED.search(module.file.text) is None:
         return
-    for call in module.calls:
+    for call in module.named("mkdir", "makedirs"):
         name = module.called(call)
         if name not in ("os.mkdir", "os.makedirs") and not (last(name) == "mkdir" and not call.args):
             continue

@@ -40,7 +40,7 @@ def claims(module: Module) -> Iterator[Claim]:
         contexts = [item.context_expr for item in block.items if isinstance(item.context_expr, ast.Call)]
         if any(last(module.called(context)) in _CONTEXTS for context in contexts):
             yield from _long_calls(module, block.body)
-    barriers = [call for call in module.calls if last(module.called(call)) in _BARRIERS]
+    barriers = module.named(*sorted(_BARRIERS))
     if not barriers:
         return
     blocks = _Blocks(module, barriers)

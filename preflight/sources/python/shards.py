@@ -36,7 +36,7 @@ _STRIDING = re.compile(r"[sS]ampler|[sS]hard")
 _LONGEST = 400
 
 
-_DIVIDES = re.compile(r"min\(|- 1\b|rank\s*:\s*:|rank,|_split\(")
+_DIVIDES = re.compile(r"//|ceil\(|rank\s*:\s*:|range\([^)\n]*rank|_split\(")
 
 
 def claims(module: Module) -> Iterator[Claim]:
@@ -45,11 +45,14 @@ def claims(module: Module) -> Iterator[Claim]:
         return
     functions: list[Function] = [*module.nodes(ast.FunctionDef), *module.nodes(ast.AsyncFunctionDef)]
     for function in functions:
+        if _is_unminded(module, function):
+            continue
         text = module.source(function)
         if "rank" not in text or _DIVIDES.search(text) is None:
             continue
-        clamp = _clamp(module, function) or _rest(module, function) or _stride(module, function)
-        if clamp is None or _is_unminded(module, function):
+        clamp = _clamp(module, function) if "min(" in text else None
+        clamp = clamp or (_rest(module, function) if "- 1" in text else None) or _stride(module, function)
+        if clamp is None:
             continue
         word = _EVENED.search(module.source(_around(module, function)))
         value = Unresolved(f"`{word.group(0)}` may make the shares equal again") if word else Known(function.name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -40,6 +39,7 @@ from preflight.sources.python import (
 )
 from preflight.sources.python.module import Module
 from preflight.sources.python.positions import Positions
+from preflight.sources.python.speaking import speaks
 
 _READERS: tuple[Callable[[Module], Iterable[Claim | Reference]], ...] = (
     process_group.claims,
@@ -104,26 +104,6 @@ _OF_MODULES = frozenset(
         "horovod_broadcasts",
     )
 )
-#: Without one of these words a module states none of that, and only what it imports needs to be looked at.
-_WORDS_OF_MODULES = (
-    r"process_group|InitProcessGroup|init_distributed|DataParallel|distributed_model|fully_shard|set_epoch"
-    r"|barrier|wait_for_everyone|broadcast|(?:process|rank_zero|distributed_zero)_first"
-    r"|Trainer|Accelerator|Fabric|Runner|TrainingArguments|MASTER_|master[_-](?:addr|port)"
-    r"|(?:dist|ddp|distributed)[_-]backend|ddp_timeout|fleet|transpile|parallel_env|prepare_context"
-    r"|CUDA_VISIBLE_DEVICES|set_device|\b(?:torch|paddle)\.save\b|[Cc]heckpoint|save_pretrained|SLURM_|OMPI_|_?rank\b|all_reduce|backward\("
-)
-#: Nor does a script in a folder that nothing starts state anything without one of these, or one of those above.
-_WORDS = (
-    r"DataLoader|Sampler|load_dataset|\bload\(|memmap|glob\(|read_csv|read_parquet|h5py|load_from_disk|ImageFolder"
-    r"|WebDataset|TFRecordDataset|lmdb|environ|putenv|add_argument|click|epoch|[dD]eep[sS]peed|fleet|RoleMaker"
-    r"|init_parallel_env|minimize|ParallelExecutor|placement_group|PADDLE_PORT|py_data_sources2|gradient_servers"
-    r"|TF_CONFIG|Strategy|horovod"
-)
-_SPEAKING = {
-    "": re.compile(f"{_WORDS_OF_MODULES}|{_WORDS}"),
-    "module": re.compile(_WORDS_OF_MODULES),
-    "submodule": re.compile(_WORDS_OF_MODULES),
-}
 
 
 class PythonSource:
@@ -160,8 +140,7 @@ class PythonSource:
         return _in_scope(self._readings[key], scope)
 
     def _read(self, file: SourceFile, tree: Tree, role: str) -> Reading:
-        words = _SPEAKING.get(role)
-        if words is not None and words.search(file.text) is None:
+        if not speaks(file.text, role):
             if role == "submodule":
                 return Reading(suppressions=suppressions(file))
             found = imports.quick_references(file, tree, role, WHOLE_JOB)
@@ -233,19 +212,19 @@ def _claim_in(claim: Claim, scope: Scope) -> Claim:
 
 def parse(file: SourceFile) -> ast.Module | Note:
     """The syntax tree of a script, or a note at the place where it stops being Python 3."""
-    positions = Positions(file.path, file.text)
     if len(file.text) > LARGEST_SCRIPT:
         message = (
             f"{file.path} has {len(file.text)} characters, more than the {LARGEST_SCRIPT} of a script that is parsed;"
             " it is not judged"
         )
-        return Note(NoteKind.TOO_LARGE, message, positions.between(0, 0))
+        return Note(NoteKind.TOO_LARGE, message, Positions(file.path, file.text).between(0, 0))
     try:
         with warnings.catch_warnings():
             # An invalid escape in somebody's script is not for our standard error.
             warnings.simplefilter("ignore")
             return ast.parse(file.text)
     except SyntaxError as error:
+        positions = Positions(file.path, file.text)
         start = positions.offset(error.lineno or 1, 0) + max(0, (error.offset or 1) - 1)
         start = min(start, len(file.text))
         span = positions.between(start, start)
@@ -259,4 +238,4 @@ def parse(file: SourceFile) -> ast.Module | Note:
         message = f"{file.path} is nested too deeply to be parsed; nothing of this script is judged"
     except ValueError as error:
         message = f"{file.path} cannot be parsed as Python: {error}; nothing of this script is judged"
-    return Note(NoteKind.MALFORMED, message, positions.between(0, 0))
+    return Note(NoteKind.MALFORMED, message, Positions(file.path, file.text).between(0, 0))

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from preflight.job import Claim
-from preflight.sources.python.module import Module, argument, is_none, last, value_of
+from preflight.sources.python.module import Module, argument, is_none, value_of
 from preflight.sources.python.outline import end_of
 
 #: The script itself trains one model on several ranks, without a library that hands out the data.
@@ -32,15 +32,15 @@ def claims(module: Module) -> Iterator[Claim]:
     text = module.file.text
     if _DISTRIBUTED.search(text) is None:
         return
-    for call in module.calls:
-        if last(module.called(call)) == "WebDataset" and call.args:
+    for call in module.named("WebDataset"):
+        if call.args:
             yield from _web(module, call)
     if _HANDED_OUT.search(text) is not None:
         return
     for node in module.nodes(ast.ClassDef):
         if any(end_of(base) == "IterableDataset" for base in node.bases) and not _SHARED.search(module.source(node)):
             yield module.claim("data_unsplit", "stream", node, spelling=f"class {node.name}(IterableDataset)")
-    for call in module.calls:
+    for call in module.named("DataLoader"):
         if module.called(call) in _LOADERS and _shuffles_all(module, call):
             yield module.claim("data_unsplit", "loader", call)
 

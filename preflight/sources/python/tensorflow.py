@@ -37,9 +37,8 @@ def claims(module: Module) -> Iterator[Claim]:
                 table = module.definition(dumped.args[0])
                 if isinstance(table, ast.Dict):
                     yield module.claim("tf_config", json.dumps(_plain(module, table, 0)), table)
-    for call in module.calls:
-        if last(module.called(call)) in _STRATEGIES:
-            yield module.claim("tf_strategy", last(module.called(call)), call)
+    for call in module.named(*_STRATEGIES):
+        yield module.claim("tf_strategy", last(module.called(call)), call)
 
 
 def _plain(module: Module, expression: ast.expr, depth: int) -> Any:

@@ -25,7 +25,7 @@ _RANKS = re.compile(r"init_process_group\(|hvd\.init\(|horovod")
 def claims(module: Module) -> Iterator[Claim]:
     """All claims about wrappers."""
     wrapped: dict[str, ast.Call] = {}
-    for call in module.calls:
+    for call in module.named(_WRAPPER, "convert_sync_batchnorm"):
         short = last(module.called(call))
         if short == _WRAPPER:
             wrapped.setdefault(module.bound_to(call), call)
@@ -73,7 +73,7 @@ def _number(item: Plain) -> Plain:
 
 def _unchosen(module: Module) -> Iterator[Claim]:
     """The first call that moves something to "the" GPU, which is GPU 0 in every process."""
-    for call in module.calls:
+    for call in sorted(module.named("cuda", "to", "device"), key=lambda call: (call.lineno, call.col_offset)):
         short = last(module.called(call))
         moved = short == "cuda" and isinstance(call.func, ast.Attribute) and not call.args and not call.keywords
         if short in ("to", "device") and call.args:
