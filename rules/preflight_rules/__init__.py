@@ -33,6 +33,8 @@ PACK: tuple[str, ...] = (
     "preflight_rules.options:launcher_count_not_a_number",
     "preflight_rules.ports:port_invalid",
     "preflight_rules.ports:port_shared_by_concurrent_launches",
+    "preflight_rules.ports:port_among_ephemeral_ones",
+    "preflight_rules.elastic:elastic_range_unusable",
     "preflight_rules.gpus:more_processes_than_gpus",
     "preflight_rules.gpus:gpus_left_idle",
     "preflight_rules.gpus:device_shown_twice",

@@ -8,8 +8,10 @@ from preflight.job import Claim, Job, Launch, Strength
 from preflight.judgement import Verdict, dropped, failed, mend, not_applicable, passed, rule
 from preflight.outcome import Severity
 from preflight_rules.reading import (
+    certainly_one,
     certainly_several,
     job_value,
+    nodes_spanned,
     numbers,
     quoted,
     spoken,
@@ -74,7 +76,7 @@ def standalone_on_several_nodes(job: Job) -> Iterator[Verdict]:
 
 
 #: What is ignored, in the presence of what, and what is used instead.
-_IGNORED_BY_ENDPOINT = ("master_addr", "master_port")
+_IGNORED_BY_ENDPOINT = ("unused_master_addr", "unused_master_port")
 
 
 @rule(
@@ -102,8 +104,7 @@ def rendezvous_argument_ignored(job: Job) -> Iterator[Verdict]:
         With c10d give `--rdzv_endpoint=$MASTER_ADDR:$MASTER_PORT`; with static leave the back end out.
 
     Known limits:
-        An argument that says the same as the endpoint is harmless and stays silent. An unused --master_addr or
-        --master_port is seen only where the launcher's reader states it although it is unused.
+        An argument that says the same as the endpoint is harmless and stays silent; on one node it is advice.
 
     Evidence:
         QwenAudio/CosyVoice#241, pytorch/pytorch#76367; torch.distributed.run, get_rdzv_endpoint.
@@ -153,6 +154,7 @@ def _ignored(job: Job, launch: Launch, endpoint: tuple[Claim, ...], dynamic: Cla
                 also=((winner, "decides"),),
                 remedy="Give the address as --rdzv_endpoint=HOST:PORT, or leave --rdzv_backend and --rdzv_endpoint"
                 " out; drop what is unused.",
+                severity=Severity.INFO if certainly_one(nodes_spanned(job, launch)[0]) else None,
                 fix=mend(f"drop {claim.spelling}, which is unused", dropped(claim), safe=True) if endpoint else None,
             )
     if dynamic is not None:

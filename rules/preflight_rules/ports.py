@@ -172,3 +172,59 @@ def _port_and_devices(job: Job, launch: Launch) -> tuple[Claim | None, frozenset
     devices = frozenset(part.strip() for part in visible[0].split(",") if part.strip()) if len(visible) == 1 else None
     several = certainly_several(nodes_spanned(job, launch)[0])
     return (ports[0] if ports and not several else None), devices or frozenset()
+
+
+#: What Linux gives out to outgoing connections unless told otherwise (net.ipv4.ip_local_port_range).
+_EPHEMERAL = (32768, 60999)
+
+
+@rule(
+    "PRT003",
+    "port-among-ephemeral-ones",
+    severity=Severity.INFO,
+    confidence=Confidence.MEDIUM,
+    evidence=("https://docs.kernel.org/networking/ip-sysctl.html", "pytorch/pytorch#126510"),
+)
+def port_among_ephemeral_ones(job: Job) -> Iterator[Verdict]:
+    """The fixed port that nodes meet on is one that Linux also gives to outgoing connections.
+
+    What it checks:
+        A master port that is written down for a launch over several nodes lies outside 32768 to 60999.
+
+    Why it matters:
+        Any connection that the node makes before the job starts may hold that very port. The job then stops with
+        "Address already in use", once in a while and only on some nodes.
+
+    Example:
+        `--master_port=45678` with `--nnodes=4`.
+
+    Fix:
+        Take a port from 1024 to 32767.
+
+    Known limits:
+        A port that is made from the job id is not fixed, and not judged; nor is the range of a site known.
+
+    Evidence:
+        Linux ip-sysctl documentation (ip_local_port_range); pytorch/pytorch#126510.
+    """
+    met = False
+    for subject, scope, launch in subjects(job):
+        several = launch is not None and certainly_several(nodes_spanned(job, launch)[0])
+        for claim in distinct(job.setting("master_port", scope)) if several else ():
+            met = True
+            open_end = undecided(subject, (claim,), launch)
+            found = numbers(claim.value)
+            if open_end is not None:
+                yield open_end
+            elif found and all(_EPHEMERAL[0] <= port <= _EPHEMERAL[1] for port in found):
+                yield failed(
+                    subject,
+                    f"{quoted(claim)} lies among the ports that Linux gives to outgoing connections"
+                    f" ({_EPHEMERAL[0]} to {_EPHEMERAL[1]}): now and then it will be taken.",
+                    at=claim,
+                    remedy="Take a port from 1024 to 32767.",
+                )
+            else:
+                yield passed(subject)
+    if not met:
+        yield not_applicable(job.name, "no launch over several nodes names a port")

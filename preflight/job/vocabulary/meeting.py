@@ -5,6 +5,8 @@ from preflight.job.quantity import Quantity
 MEETING = (
     Quantity("rendezvous_backend", str, "torchrun back end: static, c10d, etcd ..."),
     Quantity("rendezvous_endpoint", str, "host[:port] given to --rdzv_endpoint"),
+    Quantity("unused_master_addr", str, "master address given to a launcher that meets by something else"),
+    Quantity("unused_master_port", int, "master port given to a launcher that meets by something else"),
     Quantity("rendezvous_conf", str, "further settings of the back end given to --rdzv_conf"),
     Quantity("local_addr", str, "address under which a node makes itself known, given to --local_addr"),
     Quantity("rendezvous_id", str, "job id given to --rdzv_id"),

@@ -181,9 +181,11 @@ def node_range(value: Value) -> tuple[Value, Value]:
         if not re.fullmatch(r"\d{1,7}", low.strip()) or (colon and not re.fullmatch(r"\d{1,7}", high.strip())):
             return smallest, Unresolved(f"{item!r} is neither a number nor min:max")
         first, last = int(low), int(high) if colon else int(low)
+        if last < first or not first:
+            return smallest, Unresolved(f"{item} is no range of nodes: the smallest number is {first}")
         if last - first >= _WIDEST_RANGE:
             return smallest, Unresolved(f"any number of nodes from {first} to {last}")
-        counts.extend(range(first, last + 1) if last >= first else (first,))
+        counts.extend(range(first, last + 1))
     return smallest, one_of(counts) if counts else value
 
 

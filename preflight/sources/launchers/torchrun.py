@@ -160,6 +160,9 @@ def _state_rendezvous(stating: Stating, settings: _Settings) -> None:
     if kinds == ("static",) and settings.get("node_rank") is None:
         settings.default(stating, "node_rank", Known(0), "--node-rank", relation=Relation.SETS)
     given = settings.get("rdzv_endpoint")
+    if kinds and (kinds != ("static",) or (given is not None and texts(given.value) != ("",))):
+        stating.given("unused_master_addr", settings.get("master_addr"), as_text)
+        stating.given("unused_master_port", settings.get("master_port"), as_int)
     if given is not None and texts(given.value) != ("",):
         _state_endpoint(stating, settings, given, kinds)
     elif kinds == ("static",):

@@ -1,0 +1,2 @@
+#!/bin/bash
+torchrun --nproc_per_node=8 --nnodes=4 --rdzv_backend=c10d --rdzv_endpoint=a:29400 train.py
