@@ -105,6 +105,23 @@ services:
     environment: [NCCL_DEBUG=INFO]
     shm_size: 4gb
 """,
+    "accelerate.yaml": """\
+compute_environment: LOCAL_MACHINE
+distributed_type: FSDP
+fsdp_config:
+  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP
+  fsdp_version: 2
+num_machines: 2
+num_processes: 4
+gpu_ids: 0,1
+""",
+    "arguments.yaml": """\
+model_name_or_path: gpt2
+per_device_train_batch_size: 4
+learning_rate: 4.0e-5
+deepspeed: ds_config.json
+fsdp_config: {transformer_layer_cls_to_wrap: GPT2Block}
+""",
     "Dockerfile": """\
 FROM example/base:4
 ENV NCCL_DEBUG=INFO \\

@@ -98,6 +98,7 @@ class TrainerConfigSource:
             if dialect is not _TUNE:
                 _state_keys(stating, root)
                 _state_fsdp(stating, root)
+                _state_sharding(stating, root)
                 references = list(_deepspeed(stating, root, tree))
         return Reading(tuple(stating.claims), (), tuple(references), tuple(notes), suppressions(file))
 
@@ -155,6 +156,17 @@ def _state_fsdp(stating: NodeStating, root: Node) -> None:
         quantity = fsdp.quantity_of(member.key)
         if quantity is not None:
             stating.given(quantity, member, fsdp.reading_of(quantity))
+
+
+def _state_sharding(stating: NodeStating, root: Node) -> None:
+    for name in ("deepspeed", "fsdp"):
+        member = root.member(name)
+        if member is None or (member.node.kind is Kind.ARRAY and not member.node.items):
+            continue
+        if member.node.kind is Kind.TEMPLATE:
+            stating.say("sharding_library", value_of(member.node), member)
+        elif member.node.kind is not Kind.SCALAR or member.node.value not in (None, False, ""):
+            stating.say("sharding_library", Known(name), member)
 
 
 def _deepspeed(stating: NodeStating, root: Node, tree: Tree) -> Iterator[Reference]:

@@ -84,7 +84,8 @@ def processes_counted_per_machine(job: Job) -> Iterator[Verdict]:
 
     What it checks:
         num_processes counts over all machines. For several machines it is no smaller than num_machines, is divisible
-        by it, and is not just the number of GPUs of a single machine.
+        by it, and is not just the number of GPUs of a single machine. In a configuration that no launch names, each
+        machine starts no more processes than gpu_ids has GPUs.
 
     Why it matters:
         Each machine starts num_processes // num_machines: the number of one machine given for all leaves most GPUs
@@ -117,8 +118,14 @@ def processes_counted_per_machine(job: Job) -> Iterator[Verdict]:
             yield open_end
         elif total is None or count is None:
             yield unknown(setup.subject, f"{quoted(world[0])} or {quoted(machines[0])} has several values", at=world[0])
-        elif count < 2 or _differs_from_others(setup):
+        elif _differs_from_others(setup):
             yield passed(setup.subject)
+        elif count < 2:
+            owned = _owned(setup) if setup.launch is None else None
+            many = owned is not None and total > owned[1]
+            yield (
+                _more_than_owned(setup, world[0], owned, total) if many and owned is not None else passed(setup.subject)
+            )
         else:
             yield _shared(setup, world[0], machines[0], total, count)
     if not met:
@@ -158,6 +165,8 @@ def _shared(setup: Setup, world: Claim, machines: Claim, total: int, count: int)
             remedy=remedy,
             severity=Severity.WARNING,
         )
+    if setup.launch is None and owned is not None and each > owned[1]:
+        return _more_than_owned(setup, world, owned, each)
     if rest:
         return failed(
             setup.subject,
@@ -169,6 +178,19 @@ def _shared(setup: Setup, world: Claim, machines: Claim, total: int, count: int)
             severity=Severity.WARNING,
         )
     return passed(setup.subject)
+
+
+def _more_than_owned(setup: Setup, world: Claim, owned: tuple[Claim, int], each: int) -> Verdict:
+    """Of a configuration alone: GPU001 says it where there is a launch."""
+    return failed(
+        setup.subject,
+        f"{quoted(world)} starts {counted(each, 'process', 'processes')} on each machine, but {placed(owned[0])} names"
+        f" {counted(owned[1], 'GPU')} there.",
+        at=world,
+        also=((owned[0], counted(owned[1], "GPU")),),
+        remedy=f"Start {owned[1]} on each machine, or name more GPUs.",
+        severity=Severity.WARNING,
+    )
 
 
 def _owned(setup: Setup) -> tuple[Claim, int] | None:

@@ -386,3 +386,56 @@ def precision_differs(job: Job) -> Iterator[Verdict]:
 
 
 _HALF = frozenset({"fp16", "bf16"})
+
+
+@rule(
+    "HFT008",
+    "deepspeed-and-fsdp-together",
+    severity=Severity.ERROR,
+    profile="gate",
+    evidence=("https://huggingface.co/docs/transformers/fsdp", "https://huggingface.co/docs/transformers/deepspeed"),
+)
+def deepspeed_and_fsdp_together(job: Job) -> Iterator[Verdict]:
+    """The trainer is told to shard with DeepSpeed and with FSDP.
+
+    What it checks:
+        A file of training arguments, or a command line, gives deepspeed a configuration and fsdp its options.
+
+    Why it matters:
+        Hugging Face's trainer stops: "Using --fsdp xxx together with --deepspeed is not possible". So does axolotl.
+
+    Example:
+        `deepspeed: ds.json` and `fsdp: full_shard auto_wrap` in one file.
+
+    Fix:
+        Take one of the two out.
+
+    Known limits:
+        Where one stands in the file and the other on the command line, nothing is said.
+
+    Evidence:
+        transformers' guides to FSDP and DeepSpeed; transformers/trainer.py (5.23), axolotl/utils/schemas/validation.py
+        (0.19).
+    """
+    met = False
+    for subject, scope, launch in subjects(job):
+        told = strongest(job.about("sharding_library", scope))
+        if not told:
+            continue
+        met = True
+        open_end = undecided(subject, told, launch)
+        by_name = {text: claim for claim in told for text in texts(claim.value)}
+        if open_end is not None:
+            yield open_end
+        elif len(by_name) > 1 and by_name["deepspeed"].span.path == by_name["fsdp"].span.path:
+            yield failed(
+                subject,
+                f"{quoted(by_name['fsdp'])} and {placed(by_name['deepspeed'])} are both given; the trainer takes one.",
+                at=by_name["fsdp"],
+                also=((by_name["deepspeed"], "DeepSpeed"),),
+                remedy="Take one of the two out.",
+            )
+        else:
+            yield passed(subject)
+    if not met:
+        yield not_applicable(job.name, "no trainer is told to shard")

@@ -77,6 +77,7 @@ def test_a_file_of_llama_factory() -> None:
         "save_strategy": "no",
         "eval_steps": 500.0,
         "training_framework": "transformers",
+        "sharding_library": "deepspeed",
     }
     assert [(r.target, r.role, r.scope.launch) for r in reading.references] == [("ds/z3.json", "config", "run.sh:1")]
     for claim in reading.claims:

@@ -15,6 +15,7 @@ TRAINING = (
     Quantity("eval_strategy", str, "when the trainer evaluates: no, steps, epoch"),
     Quantity("eval_steps", float, "steps between two evaluations; below 1 a share of all steps"),
     Quantity("load_best_model", bool, "the trainer loads its best checkpoint at the end"),
+    Quantity("sharding_library", str, "what the trainer is told to shard with: deepspeed or fsdp"),
     Quantity("lightning_strategy", str, "family of the strategy that Lightning is given: deepspeed, fsdp, ddp ..."),
     Quantity("lightning_precision", str, "precision that Lightning is given: bf16-mixed, 16-true ..."),
     Quantity("trainer_argument", str, "name of one argument that the trainer is given"),

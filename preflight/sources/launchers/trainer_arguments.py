@@ -5,6 +5,7 @@ The options of a batch (`--per_device_train_batch_size` ...) are read with those
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 from preflight.job import Claim, Known, Reference, Unresolved, Value
@@ -31,6 +32,8 @@ _VALUED = [name for name in SETTINGS if name not in _ELSEWHERE and name not in _
 _OPTIONS = table(
     {name: f"--{name} --{name.replace('_', '-')}" for name in _VALUED}, abbreviations=False, interleaved=True
 )
+#: What `--fsdp` begins with (transformers/trainer_utils.py, FSDPOption).
+_FSDP_WORDS = ("full_shard", "shard_grad_op", "hybrid_shard", "hybrid_shard_zero2", "auto_wrap", "offload")
 _WORDS = ("true", "false", "1", "0", "yes", "no")
 _FILES = (".yaml", ".yml", ".json")
 #: Files that a line names are looked at; so many words behind a program are its arguments and not data.
@@ -48,6 +51,7 @@ def trainer_claims(
         quantity, reader = SETTINGS[name]
         stating.given(quantity, scanned.last(name), reader)
     _state_switches(stating, words)
+    _state_sharding(stating, words)
     references = tuple(_files(line, words, tree))
     if references:
         _state_overrides(stating, words)
@@ -80,6 +84,17 @@ def _state_switches(stating: Stating, words: Sequence[Word]) -> None:
         else:
             quantity, reader = SETTINGS[dest]
             stating.say(quantity, reader(value), span, spelling)
+
+
+def _state_sharding(stating: Stating, words: Sequence[Word]) -> None:
+    """`--deepspeed FILE` and `--fsdp "full_shard auto_wrap"`; without a value they are another program's flags."""
+    for word, following in itertools.pairwise(words):
+        name, equals, value = (text_of(word) or "").partition("=")
+        given = value if equals else text_of(following) or ""
+        if name == "--deepspeed" and given.endswith((".json", ".jsonc", ".hjson")):
+            stating.say("sharding_library", Known("deepspeed"), word.span, word.spelling)
+        elif name == "--fsdp" and given.split()[:1] and given.split()[0] in _FSDP_WORDS:
+            stating.say("sharding_library", Known("fsdp"), word.span, word.spelling)
 
 
 def _files(line: LaunchLine, words: Sequence[Word], tree: Tree) -> Iterator[Reference]:
