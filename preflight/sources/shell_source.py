@@ -62,6 +62,8 @@ class ShellSource:
         stating = Stating(scheduler, scope)
         slurm.state(stating, header)
         slurm_header.state_header(stating, header, script.directives if header and other is None else ())
+        if header and other is None:
+            slurm_header.state_unread(stating, file)
         batch = bool(script.directives) or other is not None
         launches = read_commands(script.commands, header, tree, batch=batch, scheduler=scheduler)
         steps = state_steps(script.commands, header, file.text) if header and other is None else ()

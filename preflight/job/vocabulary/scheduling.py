@@ -26,5 +26,9 @@ SCHEDULING = (
     Quantity("memory_per_cpu_mib", int, "memory granted with each CPU core", "MiB"),
     Quantity("memory_per_gpu_mib", int, "memory granted with each GPU", "MiB"),
     Quantity("exclusive", bool, "no other job shares the nodes"),
+    Quantity("time_limit", str, "time limit as it is written"),
+    Quantity("output_opened", str, "how the output file is opened again: append, truncate"),
+    Quantity("directory_made", str, "directory that the script makes with mkdir"),
+    Quantity("requeues_itself", bool, "the script puts its own job back into the queue"),
     Quantity("directive_unread", str, "an `#SBATCH` line that sbatch does not read, and why"),
 )

@@ -64,6 +64,7 @@ _VALUED = {
     "array": "-a --array",
     "output": "-o --output",
     "signal": "--signal",
+    "open_mode": "--open-mode",
 }
 _OTHER_VALUED = (
     "-A --account --acctg-freq --bb --bbf --bcast -b --begin --cluster-constraint -M --clusters --comment"
@@ -73,7 +74,7 @@ _OTHER_VALUED = (
     " --extra-node-info -F --nodefile --gid --gpu-freq --gpus-per-socket --gres-flags --group --hint -i"
     " --input -J --job-name -L --licenses --mail-type --mail-user --mcs-label --mem-bind"
     " --mincpus --mpi --multi-prog --network --nice --ntasks-per-core"
-    " --ntasks-per-socket --open-mode --power --prefer --priority --profile --prolog"
+    " --ntasks-per-socket --power --prefer --priority --profile --prolog"
     " --propagate -q --qos --reservation -s --slurmd-debug --sockets-per-node --switches --task-epilog"
     " --task-prolog --thread-spec -T --threads --threads-per-core --time-min --tmp --tres-bind --tres-per-task"
     " --uid -W --wait --wckey --x11 -X --wrap --export_env --treewidth --segment"

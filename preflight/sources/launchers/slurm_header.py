@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from preflight.job import Known, Plain, Strength, Unresolved, Value, lift
-from preflight.sources.base import Directive
+from preflight.job import Known, Places, Plain, Strength, Unresolved, Value, lift
+from preflight.sources.base import Directive, SourceFile
 from preflight.sources.launchers import slurm
 from preflight.sources.launchers.stating import Stating, as_text
 
@@ -15,9 +15,19 @@ _TEXTS = (
     ("array", "job_array"),
     ("output", "output_file"),
     ("gpu_bind", "gpu_bind"),
+    ("time", "time_limit"),
+    ("open_mode", "output_opened"),
 )
 _MEMORY = (("mem_per_cpu", "memory_per_cpu_mib"), ("mem_per_gpu", "memory_per_gpu_mib"))
 _BARE = {"--requeue": ("requeue", True), "--no-requeue": ("requeue", False), "--exclusive": ("exclusive", True)}
+_MOST_LINES = 20_000
+_HEREDOC = re.compile(r"<<-?[ \t]*([\"']?)(\w+)\1")
+#: What is meant as a directive and is none. `##SBATCH` is how people switch one off, and is let be.
+_NEARLY = (
+    (re.compile(r"#[ \t]+SBATCH[ \t]+-{1,2}[A-Za-z][\w-]*[= ]?\S*[ \t]*$"), "a blank stands between # and SBATCH"),
+    (re.compile(r"#(?!SBATCH)[Ss][Bb][Aa][Tt][Cc][Hh][ \t]+-"), "SBATCH must be in capitals"),
+    (re.compile(r"#SBATCH-"), "no blank stands behind SBATCH"),
+)
 #: `a100:8`, `gpu:a100:8`, `gpu:nvidia_a100-sxm4-80gb:4(S:0-1)`: the kind in the middle.
 _KIND = re.compile(r"(?:^|,)(?:gres/)?(?:gpu:)?([A-Za-z0-9][\w.-]*):\d+")
 
@@ -26,7 +36,8 @@ def state_header(stating: Stating, asked: Mapping[str, slurm.Asked], directives:
     """State what the header says; sizes are `slurm.state`'s."""
     for dest, quantity in _TEXTS:
         option = asked.get(dest)
-        if option is not None:
+        # How a time is written is another scheduler's own matter.
+        if option is not None and (dest != "time" or stating.source == "slurm"):
             _say(stating, quantity, option, as_text(option.value))
     for dest, quantity in _MEMORY:
         option = asked.get(dest)
@@ -51,6 +62,32 @@ def state_header(stating: Stating, asked: Mapping[str, slurm.Asked], directives:
         bare = _BARE.get(directive.option)
         if bare is not None:
             stating.say(bare[0], Known(bare[1]), directive.span, directive.spelling, strength=Strength.SCHEDULER)
+
+
+def state_unread(stating: Stating, file: SourceFile) -> None:
+    """State the lines that look like directives and that sbatch does not read."""
+    places = Places(file.path, file.text)
+    commanded, closing, start = False, "", 0
+    for line in file.text.split("\n")[:_MOST_LINES]:
+        bare = line.rstrip("\r")
+        if closing:
+            closing = "" if bare.strip() == closing else closing
+        elif bare.startswith("#"):
+            why = "it stands behind the first command" if commanded and re.match(r"#SBATCH[ \t]+-", bare) else ""
+            if not commanded:
+                why = next((reason for pattern, reason in _NEARLY if pattern.match(bare)), "")
+            if why:
+                span = places.span(start, start + len(bare))
+                stating.say("directive_unread", Known(why), span, bare[:100], strength=Strength.SCHEDULER)
+        elif not commanded and bare.lstrip().startswith(("{%", "{{")):
+            why_open = Unresolved(f"{bare.strip()[:60]}: a template that may write directives there")
+            span = places.span(start, start + len(bare))
+            stating.say("directive_unread", why_open, span, bare[:100], strength=Strength.SCHEDULER)
+        elif bare.strip():
+            commanded = True
+            heredoc = _HEREDOC.search(bare) if "<<<" not in bare else None
+            closing = heredoc[2] if heredoc is not None else ""
+        start += len(line) + 1
 
 
 def _say(stating: Stating, quantity: str, option: slurm.Asked, value: Value) -> None:

@@ -44,6 +44,7 @@ def state_steps(commands: Sequence[Command], header: Mapping[str, slurm.Asked], 
             before = words[words.index("pipefail") - 1]
             pipefail.discard(shell) if before.startswith("+") else pipefail.add(shell)
         claims.extend(_waiting(command, words))
+        claims.extend(_chores(command, words))
         srun = next((w for w in peel(command).wrappers if w.name == "srun" and w.command is command), None)
         if srun is not None and len(seen) < _MOST_STEPS:
             key = f"{command.span.path}:{command.span.line}"
@@ -156,6 +157,21 @@ def _kills(command: Command, srun: Wrapper) -> bool:
 def _variable(command: Command, name: str) -> Variable | None:
     """A variable that srun sees."""
     return command.environment.get(name)
+
+
+def _chores(command: Command, words: Sequence[str]) -> tuple[Claim, ...]:
+    """Directories that the script makes, and whether it queues itself again."""
+    if not words or command.outer is not None:
+        return ()
+    stating = Stating("shell", Scope(), command.condition)
+    spelling = " ".join(" ".join(word.spelling.split()) for word in command.words)[:_LONGEST]
+    if words[0] == "mkdir":
+        for word in words[1:]:
+            if word and not word.startswith("-"):
+                stating.say("directory_made", Known(word.rstrip("/")), command.span, spelling)
+    elif words[:2] == ["scontrol", "requeue"]:
+        stating.say("requeues_itself", Known(True), command.span, spelling)
+    return tuple(stating.claims)
 
 
 def _waiting(command: Command, words: Sequence[str]) -> tuple[Claim, ...]:

@@ -21,6 +21,7 @@ def test_directives_speak_of_the_whole_job() -> None:
         "gpus_per_node": Known(8),
         "gpu_type": Known("a100"),
         "time_limit_s": Known(36 * 3600),
+        "time_limit": Known("1-12"),
         "memory_per_node_mib": Known(64 * 1024),
         "partition": Known("gpu"),
         "cpus_per_task": Known(6),

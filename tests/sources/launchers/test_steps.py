@@ -105,3 +105,26 @@ def test_a_script_that_launches_nothing_states_what_it_exports_for_communication
     reading = read("export NCCL_SOCKET_IFNAME=bond0\nexport LD_LIBRARY_PATH=/opt\nNCCL_DEBUG=INFO\nexport FI_TOKEN=x\n")
     said = [(c.quantity, c.value, c.span.line) for c in reading.claims]
     assert said == [("env.NCCL_SOCKET_IFNAME", Known("bond0"), 1)]
+
+
+def test_lines_that_look_like_directives_and_are_none() -> None:
+    reading = read(
+        "#!/bin/bash\n#SBATCH --nodes=2\n# SBATCH --time=1:00:00\n##SBATCH -p gpu\n#sbatch -n 4\n"
+        "cat <<'END' > other.sbatch\n#SBATCH --nodes=8\nEND\n#SBATCH --gres=gpu:4\n# SBATCH is read at the top\n"
+    )
+    found = [(c.span.line, c.value) for c in reading.claims if c.quantity == "directive_unread"]
+    assert found == [
+        (3, Known("a blank stands between # and SBATCH")),
+        (5, Known("SBATCH must be in capitals")),
+        (9, Known("it stands behind the first command")),
+    ]
+
+
+def test_chores_of_the_script_itself() -> None:
+    reading = read(HEADER + "mkdir -p logs/ out\nsrun mkdir far\nscontrol requeue $SLURM_JOB_ID\n")
+    said = [(c.quantity, c.value) for c in reading.claims if c.source == "shell" and c.quantity != "variable_read"]
+    assert said == [
+        ("directory_made", Known("logs")),
+        ("directory_made", Known("out")),
+        ("requeues_itself", Known(True)),
+    ]
