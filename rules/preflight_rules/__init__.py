@@ -278,6 +278,7 @@ AREAS: dict[str, str] = {
     "KUB": "Kubernetes",
     "LCH": "launch lines",
     "LIT": "Lightning",
+    "LOG": "logs",
     "LRK": "local ranks",
     "MEM": "memory",
     "MPI": "MPI",
@@ -296,6 +297,7 @@ AREAS: dict[str, str] = {
     "TFP": "TensorFlow clusters",
     "TMO": "timeouts",
     "TRN": "training loops",
+    "TRX": "transmission",
     "VLK": "pinned versions",
     "WLD": "world size",
 }
