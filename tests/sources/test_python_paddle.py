@@ -260,3 +260,21 @@ def test_whether_an_executor_is_closed() -> None:
 )
 def test_who_connects_the_processes(call: str) -> None:
     assert _known(f"{call}\n", "parallel_environment") == [True]
+
+
+@pytest.mark.parametrize(
+    ("init", "found"),
+    [
+        ("fleet.init()", [True]),
+        ("fleet.init(fleet.PaddleCloudRoleMaker())", [True]),
+        ("role = fleet.UserDefinedRoleMaker(current_id=0)\nfleet.init(role)", []),
+    ],
+)
+def test_where_a_role_comes_from(init: str, found: list[bool]) -> None:
+    assert _known(f"{init}\n", "role_from_environment") == found
+
+
+@pytest.mark.parametrize(("given", "alone"), [("", True), ("fleet", False), ("fleet=fleet", False)])
+def test_who_shuffles_with_whom(given: str, alone: bool) -> None:
+    text = f"d = fluid.DatasetFactory().create_dataset('InMemoryDataset')\nd.global_shuffle({given})\n"
+    assert _known(text, "global_shuffle_alone") == [alone]

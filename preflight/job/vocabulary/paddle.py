@@ -53,4 +53,7 @@ PADDLE = (
     Quantity("imports_fluid", bool, "the script imports paddle.fluid, outside of try"),
     Quantity("executor_closed", bool, "an executor that trains is closed at the end"),
     Quantity("parallel_environment", bool, "the script connects its processes (init_parallel_env, fleet.init)"),
+    Quantity("node_address", str, "address of the node this launch line is for, as it stands in the list of nodes"),
+    Quantity("role_from_environment", bool, "fleet takes role, index and peers from variables"),
+    Quantity("global_shuffle_alone", bool, "a data set is shuffled over all trainers without knowing of them"),
 )

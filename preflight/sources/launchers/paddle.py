@@ -157,8 +157,25 @@ def _state_collective(stating: Stating, settings: dict[str, Said], line: LaunchL
     if any(wrapper in ("srun", "mpirun", "mpiexec") for wrapper in line.wrappers):
         spelling = f"{word.spelling} (is started once on each node and starts the ranks itself)"
         stating.say("tasks_per_node", Known(1), word.span, spelling, relation=Relation.REQUIRES)
-    stating.given("node_rank", _unless_negative(settings.get("rank")), as_int)
+    rank = _unless_negative(settings.get("rank"))
+    stating.given("node_rank", rank, as_int)
+    state_address(stating, settings.get("host"), ips, numbered=rank is not None)
     _state_master(stating, settings)
+
+
+def state_address(stating: Stating, own: Said | None, ips: Said | None, *, numbered: bool = False) -> None:
+    """The node's own address, and its rank: its place in the list of all nodes."""
+    stating.given("node_address", own, as_text)
+    if own is not None and ips is not None and not numbered:
+        place = lift(_place, as_text(own.value), as_strings(ips.value))
+        if not isinstance(place, Unresolved):
+            stating.given("node_rank", own, lambda _: place)
+
+
+def _place(own: Plain, nodes: Plain) -> Plain:
+    if not isinstance(nodes, tuple) or len(nodes) < 2 or own not in nodes:
+        raise ValueError(f"{own} is not in the list of nodes")
+    return nodes.index(own)
 
 
 def _state_master(stating: Stating, settings: dict[str, Said]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from preflight.job import Relation, as_int, lift
 from preflight.sources.base import LaunchLine, Reading, Tree, Word
 from preflight.sources.launchers.options import head, scan, table
-from preflight.sources.launchers.paddle import device_count
+from preflight.sources.launchers.paddle import device_count, state_address
 from preflight.sources.launchers.starting import started
 from preflight.sources.launchers.stating import Stating, as_strings, count_of, first_of, said
 
@@ -49,7 +49,9 @@ class PaddleWrapperReader:
         stating.given("hosts", ips, as_strings)
         stating.given("nodes", ips, lambda value: count_of(as_strings(value)), relation=Relation.REQUIRES)
         stating.given("master_addr", ips, lambda value: lift(first_of, as_strings(value)))
-        stating.given("node_rank", said(scanned.last("node_id")), as_int)
+        rank = said(scanned.last("node_id"))
+        stating.given("node_rank", rank, as_int)
+        state_address(stating, said(scanned.last("current_node_ip")), ips, numbered=rank is not None)
         stating.given("master_port", said(scanned.last("started_port")), as_int)
         processes = said(scanned.last("nproc_per_node"))
         if processes is not None:

@@ -79,6 +79,9 @@ def _fleet_init(module: Module, call: ast.Call, name: str) -> Iterator[Claim]:
     yield module.claim("parallel_environment", True, call, source="paddle")
     given = argument(call, "is_collective", 1)
     role_maker = argument(call, "role_maker", 0)
+    maker = module.definition(value_of(role_maker)) if role_maker is not None else None
+    if maker is None or (isinstance(maker, ast.Call) and last(module.called(maker)) == "PaddleCloudRoleMaker"):
+        yield module.claim("role_from_environment", True, call, source="paddle")
     if given is None and role_maker is not None:
         made = module.definition(value_of(role_maker))
         if isinstance(made, ast.Call):

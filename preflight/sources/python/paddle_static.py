@@ -159,6 +159,12 @@ def _shuffled(module: Module, call: ast.Call, name: str) -> Iterator[Claim]:
     streams = short == "QueueDataset" or (
         short == "create_dataset" and (kind is None or module.fold(value_of(kind)) == Known("QueueDataset"))
     )
+    memory = short == "InMemoryDataset" or (
+        kind is not None and module.fold(value_of(kind)) == Known("InMemoryDataset")
+    )
+    if memory and name == "global_shuffle":
+        alone = argument(call, "fleet", 0) is None
+        yield module.claim("global_shuffle_alone", alone, call.func, spelling=module.text(call), source="paddle")
     if streams:
         yield module.claim("stream_dataset_shuffled", name, call.func, source="paddle")
 

@@ -138,3 +138,12 @@ def test_the_number_of_trainers_alone_makes_a_rank() -> None:
 def test_the_port_where_gloo_meets() -> None:
     reading = read("fleetrun --servers=a:1,b:1 --workers=a:2,b:2 --http_port=9000 t.py")
     assert only(reading, "gloo_http_port").value == Known(9000)
+
+
+def test_a_node_s_place_in_the_list_is_its_rank() -> None:
+    line = "python -m paddle.distributed.launch --cluster_node_ips=a1,b1 --node_ip=b1 --selected_gpus=0 t.py"
+    assert (only(read(line), "node_address").value, only(read(line), "node_rank").value) == (Known("b1"), Known(1))
+    stranger = read(line.replace("--node_ip=b1", "--node_ip=c1"))
+    assert not [claim for claim in stranger.claims if claim.quantity == "node_rank"]
+    wrapped = read("python lanch.py --node_ips a1,b1 --current_node_ip a1 t.py")
+    assert only(wrapped, "node_rank").value == Known(0)

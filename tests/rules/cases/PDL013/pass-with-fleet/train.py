@@ -1,0 +1,7 @@
+import paddle
+import paddle.distributed.fleet as fleet
+
+fleet.init()
+dataset = paddle.distributed.InMemoryDataset()
+dataset.load_into_memory()
+dataset.global_shuffle(fleet)
