@@ -71,3 +71,11 @@ def test_completion_comes_with_the_command(monkeypatch: pytest.MonkeyPatch, capf
     with pytest.raises(SystemExit):
         cli.run([])
     assert "--statistics" in capfd.readouterr().out
+
+
+def test_the_hook_runs_a_verb_that_exists() -> None:
+    import yaml
+
+    (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
+    command, verb = hook["entry"].split()
+    assert (command, verb in cli.cli.commands, hook["pass_filenames"]) == ("preflight", True, False)

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from preflight import catalog
+from preflight.config_file import rules_declared, unknown
 from preflight.outcome import Outcome, Status
 from preflight.report import ExitCode, Report
 from preflight.reporters.clean import fold_nodes
@@ -47,19 +48,23 @@ def _suppressed(sheet: Sheet, report: Report) -> None:
     for remark in report.coverage.remarks:
         place = f"{remark.location.path}:{remark.location.line}: " if remark.location else ""
         sheet.note(f"{place}{remark.message}")
-    judged = {word for outcome in report.outcomes for word in (outcome.id, outcome.name)}
     for idle in report.coverage.idle_suppressions:
-        sheet.note(f"{idle.path}:{idle.line} suppresses {_idle(idle.names, judged)}")
+        why = _idle(idle.names, report)
+        if why:
+            sheet.note(f"{idle.path}:{idle.line} suppresses {why}")
     for broken in report.coverage.broken:
         sheet.note(f"{broken.where} of {broken.plugin} cannot be loaded: {broken.why}")
 
 
-def _idle(names: Sequence[str], judged: set[str]) -> str:
-    """Why a comment suppressed nothing, as far as can be told."""
+def _idle(names: Sequence[str], report: Report) -> str:
+    """Why a comment suppressed nothing; empty where its rule was simply not asked in this run."""
     if not names:
         return "nothing, because it names no rule; write `# preflight: ignore[ID] reason`"
-    found = any(name.upper() in judged or name.lower() in judged for name in names)
-    return ", ".join(names) + (", which found nothing" if found else ", which is no rule or check that was asked")
+    judged = {word for outcome in report.outcomes for word in (outcome.id, outcome.name)}
+    if any(name.upper() in judged or name.lower() in judged for name in names):
+        return f"{', '.join(names)}, which found nothing"
+    missing = unknown((*names,), rules_declared(report.configuration.site_rules))
+    return "; ".join(f"{name}, which is no rule or check{hint}" for name, hint in missing.items())
 
 
 def _not_told(sheet: Sheet, report: Report) -> None:

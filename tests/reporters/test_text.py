@@ -249,13 +249,15 @@ def test_suppressed_findings_and_idle_comments_are_mentioned() -> None:
     comments = (
         Suppression("run.sh", 3, ("TST001",), "tried", span()),
         Suppression("run.sh", 9, ("TST001",), "", span("run.sh", 9)),
-        Suppression("run.sh", 10, ("TST009",), "", span()),
+        Suppression("run.sh", 10, ("RDV01",), "", span()),
+        Suppression("run.sh", 12, ("RDV001",), "", span()),
         Suppression("run.sh", 11, (), "", span()),
     )
     page = shown(saying(failed("x", "wrong", at=span(), remedy="-"), subject=job(suppressions=comments)))
     assert "suppressed TST001 at run.sh:3: tried" in page
     assert "note: run.sh:9 suppresses TST001, which found nothing\n" in page
-    assert "note: run.sh:10 suppresses TST009, which is no rule or check that was asked\n" in page
+    assert "note: run.sh:10 suppresses RDV01, which is no rule or check; the nearest: RDV" in page
+    assert "run.sh:12" not in page, "whose rule was not asked in this run"
     assert "note: run.sh:11 suppresses nothing, because it names no rule" in page
 
 
