@@ -220,7 +220,10 @@ def test_diff_shows_and_changes_nothing(tree: Path, capfd: pytest.CaptureFixture
     assert "would fix 1 finding in 1 file" in err and "1 more with --unsafe-fixes" in err
     assert (tree / "run.sh").read_text() == FAULTY
     assert cli.run(["lint"]) == 0
-    assert "\n1 can be mended by --fix, 1 by --fix --unsafe-fixes; --diff shows how\nGO  " in capfd.readouterr().out
+    assert (
+        "\n1 can be mended by --fix, 1 by --fix --unsafe-fixes (with --diff for --fix it is only shown)\nGO  "
+        in capfd.readouterr().out
+    )
     assert cli.run(["lint", "--statistics"]) == 0
     assert "1  warning  ENV001 variable-misspelt  (1 can be mended by --fix --unsafe-fixes)\n" in capfd.readouterr().out
     assert cli.run(["lint", "--diff", "--unsafe-fixes"]) == 1

@@ -166,7 +166,9 @@ class _Page:
         fixes = [finding.fix for finding in report.findings if finding.fix is not None]
         if fixes:
             safe = sum(fix.safe for fix in fixes)
-            self._sheet.wrapped(f"{_mendable(safe, len(fixes) - safe)}; --diff shows how", indent=0, hanging=2)
+            self._sheet.wrapped(
+                f"{_mendable(safe, len(fixes) - safe)} (with --diff for --fix it is only shown)", indent=0, hanging=2
+            )
         said = [_counted(report.findings)] if report.findings else []
         required = sum(outcome.required for outcome in report.coverage.not_told)
         if required:
