@@ -389,6 +389,9 @@ def _node_rank(job: Job, launch: Launch, rank: Claim, told: Claim, count: str) -
     granted = job.setting("nodes", launch.scope)
     if not granted or not certainly_several(job_value(granted)):
         return unknown(launch.id, "it cannot be told on how many nodes srun starts this launcher", at=launch)
+    if job.setting("single_node_step", launch.scope):
+        # `srun -n1 -w "$node" torchrun --node_rank=$i`: one step for each node, with a rank of its own.
+        return passed(launch.id)
     fixed = numbers(rank.value)
     if rank.strength is Strength.DEFAULT:
         return _no_rank(launch, rank, told)
