@@ -152,6 +152,8 @@ def _state_collective(stating: Stating, settings: dict[str, Said], line: LaunchL
         stating.say("nodes", Known(1), word.span, spelling, strength=Strength.DEFAULT, relation=Relation.REQUIRES)
     if "nproc_per_node" in settings:
         stating.given("processes_per_node", settings["nproc_per_node"], as_int)
+        # Each process is given one of the listed devices; a process beyond the list has none (launch/controllers).
+        stating.given("gpus_per_node", settings.get("devices"), device_count)
     elif "devices" in settings:
         stating.given("processes_per_node", settings["devices"], device_count)
     if any(wrapper in ("srun", "mpirun", "mpiexec") for wrapper in line.wrappers):
