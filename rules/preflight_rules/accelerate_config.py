@@ -241,7 +241,8 @@ def value_needs_quotation_marks(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         The option on the command line takes the place of the file's value, and then nothing is said. In a
-        configuration that no launch of the job names it is a warning for that reason.
+        configuration that no launch of the job names it is a warning for that reason. A bare `no` is always a warning:
+        versions 0.19 to 0.33 took it for the word, those before and after stop.
 
     Evidence:
         huggingface/accelerate#1386 and Ziems/arbor#156 (both with the traceback).
@@ -258,15 +259,16 @@ def value_needs_quotation_marks(job: Job) -> Iterator[Verdict]:
                     yield unknown(setup.subject, f"{key}: {claim.value.why}", at=claim)
                 elif pattern.fullmatch(claim.spelling):
                     word = claim.spelling.rpartition(":")[2].strip()
-                    kind = "false" if key == "mixed_precision" else "a number"
+                    precision = key == "mixed_precision"
+                    kind, versions = ("false", " (from 0.34 on)") if precision else ("a number", "")
                     yield failed(
                         setup.subject,
-                        f"{quoted(claim)} is {kind} to YAML, but text to Accelerate, which stops at it.",
+                        f"{quoted(claim)} is {kind} to YAML, but text to Accelerate, which stops at it{versions}.",
                         at=claim,
                         remedy=f"Write {key}: '{word}'.",
-                        # Safe: Accelerate does not start with it as it stands.
+                        # Safe: it is the same to every version that takes it as it stands.
                         fix=mend(f"put {word} into quotation marks", reworded(claim, word, f"'{word}'"), safe=True),
-                        severity=Severity.WARNING if setup.launch is None else None,
+                        severity=Severity.WARNING if setup.launch is None or precision else None,
                     )
                 else:
                     yield passed(setup.subject)
