@@ -22,6 +22,8 @@ from preflight_rules.reading import (
     where,
 )
 
+#: What a line waits with.
+_PAUSE = re.compile(r"\b(?:sleep|wait|nc|timeout)\b")
 #: A command ends with this where the shell goes on without waiting for it.
 _BACKGROUND = re.compile(r"(?<![&>])&(?![&>\d])")
 
@@ -196,10 +198,10 @@ def _stays(launch: Launch) -> bool:
     evidence=("PaddlePaddle/Paddle#9893",),
 )
 def trainer_started_with_its_server(job: Job) -> Iterator[Verdict]:
-    """One loop starts servers and trainers at once, and nothing waits until the servers listen.
+    """Servers and trainers are started at once, and nothing waits until the servers listen.
 
     What it checks:
-        Servers and trainers that one line starts in the background, by a loop over the roles, run a program that
+        Servers that are started in the background, and trainers on the same or the very next line, run a program that
         waits for its servers' ports: fleet, or a transpiler of Paddle 1.3 or newer.
 
     Why it matters:
@@ -213,29 +215,36 @@ def trainer_started_with_its_server(job: Job) -> Iterator[Verdict]:
         Start the servers first and wait until their ports answer, or set `wait_port` of the transpiler.
 
     Known limits:
-        Only the loop over roles is recognised, and whether the program waits is seen only where it is among the
-        files.
+        Lines further apart may wait in between. Whether the program waits is seen only where it is among the files.
 
     Evidence:
         PaddlePaddle/Paddle#9893.
     """
     met = False
     for group in _by_program(job):
-        by_line: dict[tuple[str, int], list[Launch]] = {}
         for launch in group:
-            by_line.setdefault((launch.span.path, launch.span.line), []).append(launch)
-        for launches in by_line.values():
-            roles = {_role(job, launch): launch for launch in launches}
-            if "" in roles and _stays(roles[""]):
+            if not _role(job, launch) and _stays(launch):
                 met = True
-                yield unknown(roles[""].id, "which roles the line starts is known only at run time")
-                continue
-            if not {"PSERVER", "TRAINER"} <= set(roles):
-                continue
+                yield unknown(launch.id, "which roles the line starts is known only at run time")
+        pair = _started_together(job, group)
+        if pair is not None:
             met = True
-            yield _waits(job, roles["TRAINER"], roles["PSERVER"])
+            yield _waits(job, *pair)
     if not met:
-        yield not_applicable(job.name, "no line starts both servers and trainers")
+        yield not_applicable(job.name, "no servers and trainers are started together")
+
+
+def _started_together(job: Job, group: Sequence[Launch]) -> tuple[Launch, Launch] | None:
+    """The first trainer that is started on the line of a server in the background, or on the next one."""
+    last: Launch | None = None
+    for launch in group:
+        role = _role(job, launch)
+        if role == "PSERVER" and _stays(launch) and not _PAUSE.search(launch.span.snippet):
+            last = launch
+        elif role == "TRAINER" and last is not None:
+            near = launch.span.path == last.span.path and 0 <= launch.span.line - last.span.line <= 1
+            return (launch, last) if near else None
+    return None
 
 
 def _waits(job: Job, trainer: Launch, server: Launch) -> Verdict:
@@ -250,7 +259,7 @@ def _waits(job: Job, trainer: Launch, server: Launch) -> Verdict:
         return passed(trainer.id)
     return failed(
         trainer.id,
-        f"{quoted(role)}: the line starts trainers together with their servers, and nothing waits until the servers"
+        f"{quoted(role)}: trainers are started together with their servers, and nothing waits until the servers"
         " listen.",
         at=trainer,
         also=((role, "the roles"),),

@@ -221,6 +221,9 @@ def _state_servers(stating: Stating, settings: dict[str, Said], line: LaunchLine
     elif "nnodes" in settings:
         stating.given("nodes", settings["nnodes"], lambda value: node_range(value)[1], relation=Relation.REQUIRES)
     stating.given("node_rank", _unless_negative(settings.get("rank")), as_int)
+    if not hosts and "ips" in settings:
+        stating.given("hosts", settings["ips"], as_strings)
+    stating.given("node_address", settings.get("host"), as_text)
     stating.given("gloo_http_port", settings.get("http_port") or settings.get("gloo_port"), as_int)
     _state_master(stating, settings)
 
