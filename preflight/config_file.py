@@ -114,6 +114,8 @@ def _document(choices: Choices, root: Path, start: Path, top: Path, declared: tu
         return named(choices.file, root, declared)
     top = top.resolve()
     folder = start.resolve()
+    if top not in folder.parents:
+        folder = top
     while True:
         for name in NAMES:
             if os.path.lexists(folder / name):
@@ -122,7 +124,7 @@ def _document(choices: Choices, root: Path, start: Path, top: Path, declared: tu
                 document = found(folder / name, root, top, declared)
                 if document is not None:
                     return document
-        if folder == top or folder == folder.parent or top not in folder.parents:
+        if folder == top:
             return None
         folder = folder.parent
 

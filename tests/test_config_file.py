@@ -106,6 +106,11 @@ def test_nothing_above_the_repository_or_the_given_root_is_looked_at(tree: Path)
     assert "RDV001" in ids(linted(None, "jobs/a", root="jobs"))
 
 
+def test_of_paths_outside_the_root_only_the_root_is_looked_at(tree: Path) -> None:
+    (tree / "preflight.toml").write_text("slect = []\n")
+    assert api.configure(Choices(), ["jobs/a", "."], root="jobs").configuration == Configuration()
+
+
 def test_a_named_file_is_taken_instead(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     (tree / "preflight.toml").write_text('ignore = ["RDV"]\n')
     site = tmp_path_factory.mktemp("site") / "site.toml"

@@ -261,6 +261,16 @@ def test_suppressed_findings_and_idle_comments_are_mentioned() -> None:
     assert "note: run.sh:11 suppresses nothing, because it names no rule" in page
 
 
+def test_of_many_suppressed_findings_a_few_are_listed() -> None:
+    comments = tuple(Suppression("run.sh", n, ("TST001",), f"reason {n}", span(line=n)) for n in range(1, 21))
+    verdicts = [failed("x", f"wrong {n}", at=span(line=n), remedy="-") for n in range(1, 21)]
+    report = saying(*verdicts, subject=job(suppressions=comments))
+    page = shown(report)
+    assert page.count("suppressed TST001 at") == 12
+    assert "8 findings more suppressed by comments or waivers (-v lists them)" in page
+    assert shown(report, verbosity=1).count("suppressed TST001 at") == 20
+
+
 def test_what_could_not_be_told_for_one_reason_is_said_once() -> None:
     rules = [a_rule(lambda _: [unknown("run.sh", "cut short", required=True)], f"TST00{n}") for n in (1, 2)]
     page = shown(judged(a_recording(job()), rules))
