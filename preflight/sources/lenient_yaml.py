@@ -33,11 +33,15 @@ _MOST_CUTS = 3
 
 #: What stands for a masked character: of YAML's printable range, and in nobody's file.
 _MASK = "\ue000"
-_TEMPLATE = re.compile(r"\{\{.{0,400}?\}\}|\{%.{0,400}?%\}|<%.{0,400}?%>|\{#.{0,400}?#\}", re.DOTALL)
+_TEMPLATE = re.compile(
+    r"\{\{-?\s?/\*.{0,4000}?\*/\s?-?\}\}|\{\{.{0,400}?\}\}|\{%.{0,400}?%\}|<%.{0,400}?%>|\{#.{0,400}?#\}", re.DOTALL
+)
 _WHOLE_TEMPLATE = re.compile(r"\$\{[^{}\n]{1,200}\}|@[A-Za-z_]\w{0,100}@|<[A-Za-z][\w .-]{0,80}>")
 _BOUNDARY = re.compile(r"^(?:---|\.\.\.)(?=[ \t\r\n]|$)", re.MULTILINE)
 #: What YAML does not allow in a stream at all; one such character must not cost the file.
 _UNPRINTABLE = re.compile(r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+#: The end of a line behind which a block begins: `key: |`, `- >-`.
+_BLOCK = re.compile(r"(?::|-)[ \t]+[|>][-+0-9]{0,2}[ \t]*(?:#.*)?\r?$")
 _TOP_KEY = re.compile(r"^[^\s#\-][^\n]*$", re.MULTILINE)
 
 _resolver: Any = Resolver()
@@ -71,11 +75,31 @@ def _masked(text: str) -> str:
     def mask(match: re.Match[str]) -> str:
         return "".join(sign if sign in "\r\n" else _MASK for sign in match[0])
 
-    lines = []
-    for line in _TEMPLATE.sub(mask, text).split("\n"):
-        # A line of nothing but placeholders (`{{- if .Values.gpu }}`) is control flow and no value.
-        lines.append(line if _MASK not in line or line.replace(_MASK, "").strip(" \t\r-") else " " * len(line))
-    return "\n".join(lines)
+    lines = _TEMPLATE.sub(mask, text).split("\n")
+    # A line of nothing but placeholders (`{{- if .Values.gpu }}`) is control flow and no value.
+    control = [_MASK in line and not line.replace(_MASK, "").strip(" \t\r") for line in lines]
+    return "\n".join(_blanked(lines, control))
+
+
+def _blanked(lines: list[str], control: list[bool]) -> Iterator[str]:
+    """The lines with those of control flow blank.
+
+    YAML takes the indentation of a block (`|`) from its first line, and blank ones in front of it must not be longer:
+    there such a line becomes one that is indented as the block is.
+    """
+    indents = [0] * (len(lines) + 1)
+    for index in range(len(lines) - 1, -1, -1):
+        line = lines[index]
+        is_text = not control[index] and bool(line.strip())
+        indents[index] = len(line) - len(line.lstrip(" ")) if is_text else indents[index + 1]
+    begins = False
+    for index, line in enumerate(lines):
+        if control[index]:
+            indent = indents[index + 1]
+            yield " " * indent + "#" * (len(line) - indent) if begins and len(line) > indent else " " * len(line)
+        else:
+            begins = _BLOCK.search(line) is not None or (begins and not line.strip())
+            yield line
 
 
 def _pieces(text: str) -> Iterator[tuple[int, int]]:

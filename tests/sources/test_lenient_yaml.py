@@ -50,6 +50,24 @@ def test_placeholders_are_templates_and_cost_nothing_else() -> None:
     assert written(text, document, "a") == "{{ .Values.a }}"
 
 
+def test_control_flow_at_the_head_of_a_block_leaves_its_indentation() -> None:
+    text = "a:\n  b: |\n    {{- if .Values.something_long }}\n    x\n    {{- end }}\n  c: 1\n"
+    document = parse(text)
+    assert document.faults == ()
+    assert document.root is not None
+    assert document.root.at("a", "c") is not None
+    lower = "a:\n  b: |\n  {{- if .Values.something_long }}\n    x\n  {{- end }}\n  c: 1\n"
+    assert parse(lower).faults == ()
+
+
+def test_a_list_item_that_is_a_placeholder_is_one() -> None:
+    root = parse("args:\n  - a\n  - {{ .Values.b }}\n").root
+    assert root is not None
+    listed = root.at("args")
+    assert listed is not None
+    assert [item.kind for item in listed.items] == [Kind.SCALAR, Kind.TEMPLATE]
+
+
 def test_documents_are_read_one_by_one() -> None:
     text = "# nothing\n---\na: 1\n---\nb: [1\n---\nc: 3\n"
     found = parse_all(text)

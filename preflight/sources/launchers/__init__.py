@@ -69,6 +69,10 @@ arguments of the program
 every launch
     script, interpreter, working_directory, container (`apptainer IMAGE`, `docker IMAGE`, `pyxis IMAGE`),
     prelude, and env.NAME (E) for every variable it sees; secrets are Unresolved("redacted")
+docker run, podman run, apptainer exec
+    source `container`, in the scope of the launch inside, else of the line: container_run, container_command,
+    container_gpus, gpus_per_node (`--gpus 4`; S), shm_mib, container_network, container_memlock, pod_capability,
+    host_path
 derived (preflight.job.derive)
     processes_per_node of accelerate = world_size // nodes;
     world_size = nodes x processes_per_node (tasks for plain python), processes_per_node of plain python =
