@@ -11,6 +11,8 @@ PACK = (
     "preflight.sources.paddlerec_config:PaddleRecSource",
     "preflight.sources.trainer_config:TrainerConfigSource",
     "preflight.sources.gpt_neox:GptNeoxSource",
+    "preflight.sources.nemo_config:NemoSource",
+    "preflight.sources.composer_config:ComposerSource",
     "preflight.sources.index_list:IndexListSource",
     "preflight.sources.dotenv:DotenvSource",
     "preflight.sources.makefile:MakefileSource",

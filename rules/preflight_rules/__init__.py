@@ -68,6 +68,8 @@ PACK: tuple[str, ...] = (
     "preflight_rules.parallel_sizes:model_not_divisible_by_parallel_size",
     "preflight_rules.parallel_sizes:tensor_parallel_across_nodes",
     "preflight_rules.parallel_sizes:connections_not_limited_to_one",
+    "preflight_rules.config_sizes:trainer_ranks_not_divisible",
+    "preflight_rules.config_sizes:trainer_global_batch_not_divisible",
     "preflight_rules.pipelines:pipeline_mostly_waits",
     "preflight_rules.pipelines:interleaved_pipeline_not_divisible",
     "preflight_rules.memory:training_exceeds_device_memory",
