@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from preflight.job import WHOLE_JOB, Claim, Job, Launch, Relation, strongest
+from preflight.job import WHOLE_JOB, Claim, Job, Launch, Relation, Strength, strongest
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
 from preflight.outcome import Severity
 from preflight_rules.gpus import given_for_one_machine, gpus
@@ -236,7 +236,7 @@ def machines_disagree(job: Job) -> Iterator[Verdict]:
     Evidence:
         huggingface/accelerate#2335 (seven GPUs here, two there).
     """
-    found = [setup for setup in setups(job) if setup.claims("node_rank") and _several(setup)]
+    found = [setup for setup in setups(job) if _is_of_a_machine(setup) and _several(setup)]
     places = {(setup.path or (setup.launch.span.path if setup.launch else "")) for setup in found}
     if len(found) < 2 or len(places) < len(found):
         yield not_applicable(job.name, "no two configurations are for the machines of one job")
@@ -255,6 +255,11 @@ _EQUAL = {
     "master_addr": "the address of the first machine",
     "master_port": "the port of the first machine",
 }
+
+
+def _is_of_a_machine(setup: Setup) -> bool:
+    """Whether it says which machine it is for."""
+    return any(claim.strength > Strength.DEFAULT for claim in setup.claims("node_rank"))
 
 
 def _several(setup: Setup) -> bool:

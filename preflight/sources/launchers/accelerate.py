@@ -109,6 +109,14 @@ def _state_meeting(stating: Stating, scanned: Scanned, line: LaunchLine) -> None
         word = line.words[0]
         spelling = f"{word.spelling} (without --rdzv_backend)"
         stating.say("rendezvous_backend", Known("static"), word.span, spelling, strength=Strength.DEFAULT)
+    if (
+        not scanned.incomplete
+        and scanned.last("machine_rank") is None
+        and _told(scanned, "rdzv_backend") in ("", "static")
+    ):
+        word = line.words[0]
+        spelling = f"{word.spelling} (without --machine_rank)"
+        stating.say("node_rank", Known(0), word.span, spelling, strength=Strength.DEFAULT)
 
 
 def _state_training(stating: Stating, scanned: Scanned) -> None:

@@ -75,7 +75,11 @@ def _state_torchrun(stating: Stating, line: LaunchLine, environment: Mapping[str
         stating.say("nodes", Known(1), word.span, spelling, strength=Strength.DEFAULT, relation=Relation.REQUIRES)
     stating.given("processes_per_node", say.get("NPROC_PER_NODE"), as_int)
     # Until 0.9.2 the variable was RANK, and scripts still set that one: what they mean is the rank of the node.
-    stating.given("node_rank", say.get("NODE_RANK") or say.get("RANK"), as_int)
+    rank = say.get("NODE_RANK") or say.get("RANK")
+    stating.given("node_rank", rank, as_int)
+    if rank is None and not elastic and "srun" in line.wrappers:
+        spelling = f"{word.spelling} (without NODE_RANK)"
+        stating.say("node_rank", Known(0), word.span, spelling, strength=Strength.DEFAULT)
     stating.given("master_addr", say.get("MASTER_ADDR"), as_text)
     stating.given("master_port", say.get("MASTER_PORT"), as_int)
     stating.given("rendezvous_id", say.get("RDZV_ID"), as_text)
