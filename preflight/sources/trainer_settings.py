@@ -30,6 +30,18 @@ def _number(item: Plain) -> float:
     return float(item)
 
 
+def as_degree(value: Value) -> Value:
+    """A parallel size; -1 and 0 leave that kind of parallelism off or to the library."""
+    return lift(_degree, value)
+
+
+def _degree(item: Plain) -> int:
+    number = int(str(item))
+    if number < 1:
+        raise ValueError(f"{item}: left to the library")
+    return number
+
+
 #: Argument -> quantity and how its value is read.
 SETTINGS: dict[str, tuple[str, Reader]] = {
     "per_device_train_batch_size": ("micro_batch_size_per_gpu", as_int),
@@ -50,6 +62,11 @@ SETTINGS: dict[str, tuple[str, Reader]] = {
     "load_best_model_at_end": ("load_best_model", fsdp.as_bool),
     "fsdp_transformer_layer_cls_to_wrap": ("fsdp_layer_classes", fsdp.as_names),
     "model_name_or_path": ("model_name", as_text),
+    # PaddleNLP's trainer, which has most arguments of the other (paddlenlp/trainer/training_args.py, 2.8).
+    "tensor_parallel_degree": ("tensor_parallel_size", as_degree),
+    "pipeline_parallel_degree": ("pipeline_parallel_size", as_degree),
+    "sep_parallel_degree": ("context_parallel_size", as_degree),
+    "sharding_parallel_degree": ("sharding_degree", as_degree),
 }
 #: Switches that choose a precision when they are on.
 PRECISIONS = ("fp16", "bf16")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-from preflight.job import Job
+from preflight.job import Job, Launch
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
 from preflight.outcome import Confidence, Severity
 from preflight_rules.fleet import once
-from preflight_rules.reading import deciding, placed, quoted, subjects, texts, undecided
+from preflight_rules.reading import deciding, job_value, numbers, placed, quoted, subjects, texts, undecided
 
 #: The first release without paddle.fluid.
 _FIRST_WITHOUT_FLUID = "2.5.0"
@@ -183,3 +184,71 @@ def parallel_environment_never_made(job: Job) -> Iterator[Verdict]:
             )
     if not met:
         yield not_applicable(job.name, "no script of Paddle's launcher wraps its model")
+
+
+@rule(
+    "PDL001",
+    "distributed-option-with-one-trainer",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("PaddlePaddle/PaddleDetection#1232",),
+)
+def distributed_option_with_one_trainer(job: Job) -> Iterator[Verdict]:
+    """The program is told to train distributed, and the job has one trainer.
+
+    What it checks:
+        A program started by hand with `--dist`, `--distributed`, `--is_distributed` or `--use_dist` is given more
+        than one trainer where PADDLE_TRAINERS_NUM says how many there are.
+
+    Why it matters:
+        The program prepares for peers that no variable names, and waits for them: on one machine it hangs.
+
+    Example:
+        `export PADDLE_TRAINERS_NUM=1` and `python tools/train.py -c c.yml --dist`.
+
+    Fix:
+        Leave the option out on one trainer, or start the program with `python -m paddle.distributed.launch`.
+
+    Known limits:
+        What the option does is the program's own matter; only its name is known.
+
+    Evidence:
+        PaddlePaddle/PaddleDetection#1232.
+    """
+    met = False
+    for launch in job.launches:
+        counts = job.about("env.PADDLE_TRAINERS_NUM", launch.scope)
+        option = _distributed_option(launch)
+        if launch.launcher != "python" or not counts or not option:
+            continue
+        met = True
+        found = job.setting("env.PADDLE_TRAINERS_NUM", launch.scope)
+        open_end = undecided(launch.id, found, launch)
+        if open_end is not None:
+            yield open_end
+        elif set(numbers(job_value(found))) == {1}:
+            yield failed(
+                launch.id,
+                f"`{option}` asks for distributed training, but {placed(found[0])} says there is one trainer: the"
+                " program waits for peers that nobody starts.",
+                at=launch,
+                also=((found[0], "one trainer"),),
+                remedy=f"Leave `{option}` out for one trainer.",
+            )
+        else:
+            yield passed(launch.id)
+    if not met:
+        yield not_applicable(job.name, "no launch with PADDLE_TRAINERS_NUM asks for distributed training")
+
+
+_DISTRIBUTED = re.compile(r"--(?:use_|is_)?dist(?:ributed)?(?:=(?:1|true|True))?")
+
+
+def _distributed_option(launch: Launch) -> str:
+    for index, text in enumerate(launch.arguments):
+        if text is None or not _DISTRIBUTED.fullmatch(text):
+            continue
+        following = launch.arguments[index + 1] if index + 1 < len(launch.arguments) else "--"
+        if following is not None and following.lower() not in ("false", "0", "no"):
+            return text
+    return ""
