@@ -133,10 +133,18 @@ def _made(fix: Fix, drafts: Mapping[str, _Draft | str]) -> str:
             return f"{edit.path}:{edit.line} does not read `{edit.expected}` there"
         if draft.is_taken(start, edit):
             return f"another fix edits {edit.path}:{edit.line}, too; run again"
+        end = start + len(edit.expected)
+        if any(other is draft and _touch((start, end), (at, at + len(e.expected))) for other, at, e in found):
+            return f"its edits of {edit.path}:{edit.line} overlap"
         found.append((draft, start, edit))
     for draft, start, edit in found:
         draft.edits[(start, start + len(edit.expected))] = edit.replacement
     return ""
+
+
+def _touch(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    """Whether two stretches share characters, are the same place, or one lies within the other."""
+    return one == other or (one[0] < other[1] and other[0] < one[1])
 
 
 @dataclass(slots=True)
@@ -164,7 +172,7 @@ class _Draft:
         same = self.edits.get((start, end))
         if same is not None:
             return same != edit.replacement
-        return any(start < other_end and other_start < end for other_start, other_end in self.edits)
+        return any(_touch((start, end), other) for other in self.edits)
 
     def changed(self) -> Changed:
         """The file with all edits made."""

@@ -84,6 +84,12 @@ def test_of_two_fixes_for_one_place_the_first_is_made(root: Path) -> None:
     assert len(done.fixed) == 3
 
 
+def test_a_fix_whose_own_edits_overlap_is_not_made(root: Path) -> None:
+    done = made(root, mend("x", edit(1, 1, "one two", "1"), edit(1, 5, "two", "2"), safe=True))
+    assert (root / "a.sh").read_text() == TEXT
+    assert "overlap" in done.refused[0].why
+
+
 @pytest.mark.parametrize(
     "wrong",
     [edit(1, 2, "one", "1"), edit(9, 1, "one", "1"), edit(1, 5, "two\nthree", "-"), edit(0, 1, "one", "1")],
