@@ -9,13 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from preflight import cli
 from preflight.fix import Files, Plan, plan
 from preflight.job import InputFile, Span
 from preflight.judgement import dropped, failed, mend, reworded
 from preflight.outcome import Edit, Fix
-from preflight.report import Report
+from preflight.report import Report, report_on
 from tests.building import a_recording, a_rule, job, judged, span
 
 TEXT = "one two\nthree four\nfive\n"
@@ -257,3 +259,53 @@ def test_what_is_suppressed_is_not_fixed(tree: Path) -> None:
 def test_unsafe_fixes_alone_are_a_mistake(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["lint", "--unsafe-fixes"]) == 2
     assert "goes with --fix" in capfd.readouterr().err
+
+
+# --- any text and any edits ---
+
+
+class InMemory(Files):
+    """One file that is nowhere on disk."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    def read(self, path: str) -> bytes:
+        """The file."""
+        return self._content
+
+
+@given(st.text(alphabet="ab \r\nü", max_size=40), st.data())
+def test_what_was_made_is_what_replacing_from_behind_gives(text: str, data: st.DataObject) -> None:
+    lines = text.split("\n")
+    starts = [sum(len(line) + 1 for line in lines[:number]) for number in range(len(lines))]
+
+    @st.composite
+    def edits(draw: st.DrawFn) -> Edit:
+        number = draw(st.integers(0, len(lines) - 1))
+        first = draw(st.integers(0, len(lines[number])))
+        last = draw(st.integers(first, len(lines[number])))
+        return edit(number + 1, first + 1, lines[number][first:last], draw(st.sampled_from(["", "X", "YZ"])))
+
+    fixes = data.draw(st.lists(st.lists(edits(), min_size=1, max_size=2), max_size=4))
+    content = text.encode()
+    files = (InputFile("a.sh", "shell", hashlib.sha256(content).hexdigest(), len(content)),)
+    rule = a_rule(
+        lambda subject: [
+            failed("a.sh", f"{n}", at=span("a.sh"), remedy="-", fix=Fix("x", tuple(each), safe=True))
+            for n, each in enumerate(fixes)
+        ]
+    )
+    found = report_on(a_recording(replace(job(), files=files)), [rule], [])
+    done = plan(found, InMemory(content), unsafe=False)
+    made = {
+        (starts[e.line - 1] + e.column - 1, starts[e.line - 1] + e.column - 1 + len(e.expected)): e.replacement
+        for finding in done.fixed
+        if finding.fix is not None
+        for e in finding.fix.edits
+    }
+    expected = text
+    for (start, end), replacement in sorted(made.items(), reverse=True):
+        expected = expected[:start] + replacement + expected[end:]
+    assert (done.changes[0].after.decode() if done.changes else text) == expected
+    assert len(done.fixed) + len(done.refused) == len(found.findings)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from preflight.job import Claim, Job, Known, Scope, Unresolved
-from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.judgement import Verdict, failed, mend, not_applicable, passed, reworded, rule, unknown
 from preflight.outcome import Confidence, Severity
 from preflight_rules.reading import (
     certainly_one,
@@ -30,6 +30,7 @@ _BY_LOCAL_RANK = ("--deepspeed", "--deepspeed_config", "--local_rank", "--local-
     "SLU005",
     "cores-not-inherited-by-step",
     severity=Severity.WARNING,
+    fix="unsafe",
     confidence=Confidence.MEDIUM,
     applies_to="Slurm 22.05 to 23.02",
     evidence=(
@@ -94,6 +95,12 @@ def cores_not_inherited_by_step(job: Job) -> Iterator[Verdict]:
             remedy="Put `export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK` before srun, or give srun"
             " `--cpus-per-task=$SLURM_CPUS_PER_TASK`.",
             severity=None if step.several("step_tasks_per_node") else Severity.INFO,
+            # Unsafe: a site may set the variable for everybody, to something else.
+            fix=mend(
+                "hand the number of cores on to srun",
+                *(reworded(each.claim, "srun", "srun --cpus-per-task=$SLURM_CPUS_PER_TASK") for each, _ in bare),
+                safe=False,
+            ),
         )
     if not met:
         yield not_applicable(job.name, "no batch script asks for cores of each task and runs a step")

@@ -287,6 +287,7 @@ def debug_setting_left_on(job: Job) -> Iterator[Verdict]:
     "ENV004",
     "exported-rendezvous-ignored",
     severity=Severity.WARNING,
+    fix="unsafe",
     evidence=("pytorch/pytorch#76367", "https://docs.pytorch.org/docs/stable/elastic/run.html"),
 )
 def exported_rendezvous_ignored(job: Job) -> Iterator[Verdict]:
@@ -348,6 +349,14 @@ def exported_rendezvous_ignored(job: Job) -> Iterator[Verdict]:
                     at=exported[0],
                     also=((launch, f"uses {default}"),),
                     remedy=f"Pass it on: {option}=${variable}.",
+                    fix=_passed_on(launch, f"{option}=${variable}"),
                 )
     if not met:
         yield not_applicable(job.name, "no launcher overrides an exported address or port")
+
+
+def _passed_on(launch: Launch, option: str) -> Fix | None:
+    """The option behind the launcher's name. Unsafe: the nodes meet elsewhere from then on."""
+    span = launch.span
+    name = span.snippet[span.column - 1 : span.end_column - 1]
+    return mend(f"give {launch.launcher} {option}", reworded(span, name, f"{name} {option}"), safe=False)
