@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from preflight.job import Claim, Job, Launch
-from preflight.judgement import Verdict, failed, not_applicable, passed, rule
+from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
 from preflight.outcome import Confidence, Severity
 from preflight_rules.reading import (
     SCHEDULERS,
@@ -275,3 +275,128 @@ def _exported(job: Job, launch: Launch, passed_on: Claim) -> list[Claim]:
         and claim.quantity.removeprefix("env.") not in names
         and not claim.condition
     ]
+
+
+#: Interfaces that exist on every host and lead to no other.
+_LOCAL = re.compile(r"(?:lo|lo0|docker\d*|virbr\d*|br-[0-9a-f]+|veth\w*|cni\d*|flannel\S*|cali\w*|127\..*)")
+
+
+@rule(
+    "MPI004",
+    "mpi-interface-leads-nowhere",
+    severity=Severity.ERROR,
+    profile="gate",
+    evidence=("horovod/horovod#310", "horovod/horovod#195", "https://www.open-mpi.org/faq/?category=tcp"),
+)
+def mpi_interface_leads_nowhere(job: Job) -> Iterator[Verdict]:
+    """mpirun over several hosts is told to use an interface that leads to no other host.
+
+    What it checks:
+        `btl_tcp_if_include` and `oob_tcp_if_include` of a run over several hosts name at least one interface that is
+        not the loopback, nor a bridge of containers or virtual machines.
+
+    Why it matters:
+        Ranks of different hosts cannot connect: "No route to host", "Unable to reach", or a hang in MPI_Init.
+
+    Example:
+        `mpirun -np 8 -H a:4,b:4 -mca btl_tcp_if_include docker0 python train.py`.
+
+    Fix:
+        Name the interface or the subnet that all hosts share: `-mca btl_tcp_if_include 10.0.0.0/16`.
+
+    Known limits:
+        Names of one's own for other interfaces are taken to lead somewhere.
+
+    Evidence:
+        horovod/horovod#310, horovod/horovod#195; Open MPI FAQ, TCP.
+    """
+    met = False
+    for launch in _mpi_launches(job):
+        names = ("env.OMPI_MCA_btl_tcp_if_include", "env.OMPI_MCA_oob_tcp_if_include")
+        chosen = [claim for name in names for claim in job.setting(name, launch.scope)]
+        nodes = job.setting("nodes", launch.scope)
+        if not chosen or not nodes:
+            continue
+        met = True
+        open_end = undecided(launch.id, (*chosen, *nodes), launch)
+        if open_end is not None:
+            yield open_end
+            continue
+        bad = next((claim for claim in chosen if _leads_nowhere(texts(claim.value))), None)
+        if bad is None or not certainly_several(job_value(nodes)):
+            yield passed(launch.id)
+        else:
+            yield failed(
+                launch.id,
+                f"{quoted(bad)} leads to no other host, but {placed(nodes[0])} makes ranks on several hosts connect.",
+                at=bad,
+                also=((nodes[0], "several hosts"),),
+                remedy="Name the interface, or the subnet, that all hosts share.",
+            )
+    if not met:
+        yield not_applicable(job.name, "mpirun is told of no interface")
+
+
+def _leads_nowhere(found: tuple[str, ...]) -> bool:
+    return bool(found) and all(
+        all(_LOCAL.fullmatch(name.strip()) for name in text.split(",") if name.strip()) for text in found
+    )
+
+
+@rule(
+    "MPI005",
+    "mpirun-as-root",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("open-mpi/ompi#4451", "chainer/chainermn#70", "FedML-AI/FedML#456"),
+)
+def mpirun_as_root(job: Job) -> Iterator[Verdict]:
+    """Open MPI's mpirun is started as root, which it refuses.
+
+    What it checks:
+        Where mpirun stands behind `sudo`, or in a container that `docker run` or `podman run` starts, that it has
+        `--allow-run-as-root` or both variables that stand for it.
+
+    Why it matters:
+        Open MPI stops with "mpirun has detected an attempt to run as root" before anything is started.
+
+    Example:
+        `docker run --gpus all image mpirun -np 8 -x NCCL_DEBUG python train.py`.
+
+    Fix:
+        Run as another user, or add `--allow-run-as-root`.
+
+    Known limits:
+        An image that names another user itself is not known; nothing is said where Open MPI is not certain, nor where
+        the line names a user.
+
+    Evidence:
+        open-mpi/ompi#4451, chainer/chainermn#70, FedML-AI/FedML#456.
+    """
+    met = False
+    for launch in _mpi_launches(job):
+        before = launch.wrappers[: launch.wrappers.index("mpirun")]
+        root = next((name for name in before if name in ("sudo", "docker", "podman")), None)
+        if root is None or _implementation(job, launch) != ("openmpi",):
+            continue
+        met = True
+        variables = [job.setting(f"env.OMPI_ALLOW_RUN_AS_ROOT{end}", launch.scope) for end in ("", "_CONFIRM")]
+        program = job.setting("mpi_implementation", launch.scope)[0]
+        hidden = undecided(launch.id, job.setting("passed_variables", launch.scope), launch)
+        if job.setting("runs_as_root", launch.scope) or all(variables) or _USER.search(program.span.snippet):
+            yield passed(launch.id)
+        elif hidden is not None:
+            yield unknown(launch.id, "further options of mpirun are not known", at=launch)
+        else:
+            yield failed(
+                launch.id,
+                f"{quoted(program)} runs as root here ({root}) and is not allowed to: Open MPI stops at once.",
+                at=program,
+                also=((launch, "never started"),),
+                remedy="Run it as another user, or add --allow-run-as-root.",
+            )
+    if not met:
+        yield not_applicable(job.name, "no mpirun is certainly started as root")
+
+
+_USER = re.compile(r"\s(?:-u|--user)[\s=]")

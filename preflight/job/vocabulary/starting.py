@@ -16,6 +16,8 @@ STARTING = (
     Quantity("max_tasks", int, "upper end of an elastic number of tasks", "tasks"),
     Quantity("host_discovery", str, "program that an elastic launcher asks for the hosts there are"),
     Quantity("mpi_implementation", str, "family of MPI, told by its options: openmpi, mpich (with Intel MPI)"),
+    Quantity("each_node_itself", bool, "a launcher that would reach other nodes is told that each starts it itself"),
+    Quantity("runs_as_root", bool, "mpirun is told that it may run as root"),
     Quantity("passed_variables", tuple, "names of the variables that mpirun hands on to ranks on other hosts"),
     Quantity("controller", str, "how horovodrun coordinates: gloo, mpi, jsrun"),
     Quantity("oversubscribe", bool, "more processes than slots are allowed"),

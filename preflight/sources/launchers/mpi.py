@@ -40,7 +40,8 @@ _MPI = table(
     {
         "oversubscribe": "--oversubscribe -oversubscribe",
         "spread": "-pernode --pernode -bynode --bynode",
-        "flag": "--allow-run-as-root -allow-run-as-root --nooversubscribe -tag-output"
+        "root": "--allow-run-as-root -allow-run-as-root",
+        "flag": "--nooversubscribe -tag-output"
         " --tag-output -timestamp-output --timestamp-output -v --verbose -q --quiet -verbose --display-map"
         " -display-map --display-allocation -report-bindings --report-bindings --bind-to-none -bind-to-none"
         " -nolocal --nolocal --novm -novm -l -print-rank-map -genvall -genvnone"
@@ -130,10 +131,14 @@ def _state_program(stating: Stating, scanned: Scanned, word: Word) -> None:
     if mapped is not None and any("oversubscribe" in text.lower() for text in texts(mapped.value)):
         over = mapped
     stating.given("oversubscribe", over, lambda _: Known(True))
+    stating.given("runs_as_root", scanned.last("root"), lambda _: Known(True))
     for given in scanned.every("mca"):
         for text in texts(given.value):
             parameter, _, value = text.partition(" ")
             stating.given(f"env.OMPI_MCA_{parameter}", given, _always(value))
+        named = re.match(r"\S+\s+(\w+)\s", given.spelling)
+        if isinstance(given.value, Unresolved) and named is not None:
+            stating.given(f"env.OMPI_MCA_{named[1]}", given)
     stating.given("min_tasks", scanned.last("min_np"), as_int)
     stating.given("max_tasks", scanned.last("max_np"), as_int)
     stating.given("host_discovery", scanned.last("host_discovery_script"), as_text)
