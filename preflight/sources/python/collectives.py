@@ -38,6 +38,7 @@ _OF_LIBRARY = frozenset(
 #: Names that are looked at more closely.
 COLLECTIVES = (*sorted(UNMISTAKABLE), *sorted(_OF_LIBRARY))
 _LIBRARY = re.compile(r"(?:^|\.)(?:dist|distributed|hvd|horovod\.\w+|accelerator|fabric|comm|torch\.distributed)\.\w+$")
+_FIRSTS = (Who.FIRST, Who.LOCAL_FIRST)
 _SAVES_TOGETHER = ("save_checkpoint", "save_16bit_model")
 
 
@@ -74,27 +75,26 @@ def _guarded(module: Module) -> Iterator[Claim]:
         functions[id(function)] = function
         found.setdefault(id(function), []).append((call, standing.who, standing.test))
     for calls in found.values():
+        # Both the first and the others come to one: together, before or behind one another.
+        if len({who in _FIRSTS for _, who, _ in calls}) > 1:
+            continue
         for call, who, test in calls:
-            if not _others_come_too(module, call, who, calls):
+            if not _has_counterpart(module, call):
                 guard = module.claim("checkpoint_guard", who.value, test, condition="")
                 yield module.claim("guarded_collective", who.value, call, because=(guard,))
 
 
-def _others_come_too(module: Module, call: ast.Call, who: Who, calls: list[tuple[ast.Call, Who, ast.expr]]) -> bool:
-    """Whether the function has a collective for the other ranks as well, in the other branch or before or behind."""
-    if any(
-        (other in (Who.FIRST, Who.LOCAL_FIRST)) is not (who in (Who.FIRST, Who.LOCAL_FIRST)) for _, other, _ in calls
-    ):
-        return True
+def _has_counterpart(module: Module, call: ast.Call) -> bool:
+    """Whether another branch of a condition around a call may hold what the other ranks come to."""
+    child: ast.AST = call
     for outer in module.outline.above(call):
-        if isinstance(outer, ast.If):
-            inside_else = any(node is call for each in outer.orelse for node in ast.walk(each))
-            other = outer.body if inside_else else outer.orelse
-            # What the other branch calls may hold the counterpart.
+        if isinstance(outer, ast.If) and child is not outer.test:
+            other = outer.body if module.outline.is_else(child) else outer.orelse
             if any(isinstance(node, ast.Call) for each in other for node in ast.walk(each)):
                 return True
         if isinstance(outer, (ast.FunctionDef, ast.AsyncFunctionDef)):
             break
+        child = outer
     return False
 
 

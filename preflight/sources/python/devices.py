@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from bisect import bisect_right
 from collections.abc import Iterator
 
 from preflight.job import Claim, Known, Unresolved, Value, alternatives
@@ -12,6 +13,8 @@ from preflight.sources.python.ranks import is_local, is_rank, variable_read
 
 _MASK = "CUDA_VISIBLE_DEVICES"
 _CONVERSIONS = ("int", "str")
+#: Of more lists than this in one script only the last before a choice count.
+_MOST_MASKS = 8
 _DEVICE = re.compile(r"cuda:?")
 _NUMBERED = re.compile(r"cuda:(\d{1,3})")
 #: What the environment says is in force where the script sets no list itself.
@@ -20,7 +23,7 @@ _FROM_OUTSIDE = Unresolved("the list in CUDA_VISIBLE_DEVICES")
 
 def claims(module: Module) -> Iterator[Claim]:
     """All claims about the GPU that a rank takes."""
-    masks = list(_masks(module))
+    masks = sorted(_masks(module), key=lambda found: found[1])
     for call in module.named("set_device", "DistributedDataParallel", "device", "to", "cuda"):
         for chosen in _chosen(module, call):
             listed = _from_mask(module, chosen, masks)
@@ -83,7 +86,8 @@ def _number(module: Module, chosen: ast.expr) -> Value | None:
 def _from_mask(module: Module, chosen: ast.expr, masks: list[tuple[ast.expr, int]]) -> Value | None:
     """The list in the mask that an index is taken from; None when it is no such index."""
     expression = _bare(module, chosen)
-    before = [mask for mask, line in masks if line <= getattr(chosen, "lineno", line)]
+    end = bisect_right(masks, getattr(chosen, "lineno", 0), key=lambda found: found[1])
+    before = [mask for mask, _ in masks[max(0, end - _MOST_MASKS) : end]]
     for mask in before:
         # `environ[...] = str(gpu)` and `set_device(gpu)`: a list of one.
         if _same(module, expression, mask) or (chosen is not mask and _same(module, chosen, mask)):

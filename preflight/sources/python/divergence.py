@@ -15,7 +15,7 @@ from typing import TypeAlias
 from preflight.job import Claim
 from preflight.sources.python.collectives import COLLECTIVES, is_collective
 from preflight.sources.python.module import Module, last
-from preflight.sources.python.outline import dotted, end_of
+from preflight.sources.python.outline import Function, dotted, end_of
 from preflight.sources.python.ranks import Who, audience
 
 _Loop: TypeAlias = "ast.For | ast.While | ast.AsyncFor"
@@ -62,7 +62,7 @@ def claims(module: Module) -> Iterator[Claim]:
             continue
         loop, test = place
         step = steps.later_step(loop, node)
-        if step is not None and _is_own(module, test, loop):
+        if step is not None and _is_own(module, test, loop, steps):
             because = module.claim("guarded_collective", "step", step, condition="")
             kind = type(node).__name__.lower()
             yield module.claim("rank_local_exit", kind, node, spelling=f"if {module.text(test)}", because=(because,))
@@ -76,7 +76,7 @@ def _conditions(module: Module, steps: _Steps) -> Iterator[Claim]:
         names = [dotted(node) for node in ast.walk(loop.test) if isinstance(node, (ast.Name, ast.Attribute))]
         said = [loop.test, *(value for name in names for value in assigned.get(name, ()))]
         named = any(_OWN.search(end_of(node)) for each in said for node in ast.walk(each))
-        if step is not None and named and _is_own(module, loop.test, loop):
+        if step is not None and named and _is_own(module, loop.test, loop, steps):
             because = module.claim("guarded_collective", "step", step, condition="")
             written = f"while {module.text(loop.test)}"
             yield module.claim("rank_local_exit", "while", loop.test, spelling=written, because=(because,))
@@ -146,6 +146,8 @@ class _Steps:
         self._module = module
         self._by_loop: dict[int, list[ast.Call]] = {}
         self._by_try: dict[int, ast.Call] = {}
+        self._agreeing: dict[str, bool] = {}
+        self._agreed: dict[int, frozenset[str]] = {}
         functions: set[str] = set()
         for call in module.named("backward", *COLLECTIVES):
             if last(module.called(call)) == "backward" or is_collective(module, call):
@@ -169,6 +171,31 @@ class _Steps:
             if isinstance(outer, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 return
 
+    def agrees(self, name: str) -> bool:
+        """Whether what a call returns may be the same on every rank, by its name or by what it does."""
+        if name not in self._agreeing:
+            self._agreeing[name] = self._agrees(name)
+        return self._agreeing[name]
+
+    def _agrees(self, name: str) -> bool:
+        short = last(name)
+        own = self._module.outline.functions(short)
+        if own:
+            return any(_AGREED.search(self._module.source(each)) for each in own)
+        # A class is what keeps count, not what decides: `EarlyStopping(patience=3)`.
+        known = name.startswith(("torch.", "math.")) or short[:1].isupper()
+        return _AGREED.search(short) is not None or (not known and _FOREIGN.search(short) is not None)
+
+    def agreed_in(self, function: Function | None) -> frozenset[str]:
+        """The names that a function hands to calls which make all ranks agree."""
+        if id(function) not in self._agreed:
+            calls = self._module.outline.calls_in(function)
+            agreeing = [call for call in calls if _AGREED.search(last(self._module.called(call)))]
+            nodes = (node for call in agreeing for node in ast.walk(call))
+            names = {dotted(node) for node in nodes if isinstance(node, (ast.Name, ast.Attribute))}
+            self._agreed[id(function)] = frozenset(names)
+        return self._agreed[id(function)]
+
     def within(self, block: ast.Try) -> ast.Call | None:
         """A call in the guarded part of a `try` that the other ranks come to as well."""
         return self._by_try.get(id(block))
@@ -181,7 +208,7 @@ class _Steps:
         return found[0] if found else None
 
 
-def _is_own(module: Module, test: ast.expr, loop: _Loop) -> bool:
+def _is_own(module: Module, test: ast.expr, loop: _Loop, steps: _Steps) -> bool:
     """Whether a condition hangs on what this rank alone knows. False too where that cannot be told."""
     if audience(module, test) in (Who.FIRST, Who.LOCAL_FIRST, Who.OTHERS, Who.LOCAL_OTHERS):
         # `if is_main and stop: break`: the others certainly stay.
@@ -202,7 +229,7 @@ def _is_own(module: Module, test: ast.expr, loop: _Loop) -> bool:
                 return False
             own = own or bool(_OWN.search(end_of(node)))
             # `validate.best` is an attribute of a function, which may have agreed with the other ranks.
-            if any(_AGREED.search(module.source(each)) for each in module.outline.functions(end_of(node))):
+            if module.outline.functions(end_of(node)) and steps.agrees(end_of(node)):
                 return False
             pending.extend(assigned.get(written, ()))
             pending.extend(told.get(written, ()))
@@ -214,7 +241,7 @@ def _is_own(module: Module, test: ast.expr, loop: _Loop) -> bool:
             name = module.called(node)
             if name in _CLOCKS or last(name) == "item":
                 own = True
-            elif _agrees(module, name):
+            elif steps.agrees(name):
                 return False
             # What `model` was made of says nothing about what `model(batch)` returns.
             given = [*node.args, *(keyword.value for keyword in node.keywords)]
@@ -223,26 +250,4 @@ def _is_own(module: Module, test: ast.expr, loop: _Loop) -> bool:
                 pending.append(node.func.value)
             continue
         pending.extend(ast.iter_child_nodes(node))
-    return own and not _agreed_in(module, names, loop)
-
-
-def _agrees(module: Module, name: str) -> bool:
-    """Whether what a call returns may be the same on every rank, by its name or by what it does."""
-    short = last(name)
-    own = module.outline.functions(short)
-    if own:
-        return any(_AGREED.search(module.source(each)) for each in own)
-    # A class is what keeps count, not what decides: `EarlyStopping(patience=3)`.
-    known = name.startswith(("torch.", "math.")) or short[:1].isupper()
-    return _AGREED.search(short) is not None or (not known and _FOREIGN.search(short) is not None)
-
-
-def _agreed_in(module: Module, names: set[str], loop: _Loop) -> bool:
-    """Whether one of the names is handed to a call that makes all ranks agree, in the function of the loop."""
-    for call in module.outline.calls_in(module.outline.function_of(loop)):
-        if not _AGREED.search(last(module.called(call))):
-            continue
-        for node in ast.walk(call):
-            if isinstance(node, (ast.Name, ast.Attribute)) and dotted(node) in names:
-                return True
-    return False
+    return own and not names & steps.agreed_in(function)

@@ -44,6 +44,7 @@ def claims(module: Module) -> Iterator[Claim]:
     if "rank" not in module.file.text or _DIVIDES.search(module.file.text) is None:
         return
     functions: list[Function] = [*module.nodes(ast.FunctionDef), *module.nodes(ast.AsyncFunctionDef)]
+    evened: dict[int, re.Match[str] | None] = {}
     for function in functions:
         if _is_unminded(module, function):
             continue
@@ -54,7 +55,10 @@ def claims(module: Module) -> Iterator[Claim]:
         clamp = clamp or (_rest(module, function) if "- 1" in text else None) or _stride(module, function)
         if clamp is None:
             continue
-        word = _EVENED.search(module.source(_around(module, function)))
+        around = _around(module, function)
+        if id(around) not in evened:
+            evened[id(around)] = _EVENED.search(module.source(around))
+        word = evened[id(around)]
         value = Unresolved(f"`{word.group(0)}` may make the shares equal again") if word else Known(function.name)
         yield module.claim("uneven_shards", value, clamp, condition="")
 
