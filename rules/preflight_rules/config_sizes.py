@@ -9,7 +9,7 @@ from preflight.job import Claim, Job
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule
 from preflight.outcome import Confidence, Severity
 from preflight_rules.parallel_sizes import Setup, setups
-from preflight_rules.reading import job_value, numbers, placed, quoted, undecided
+from preflight_rules.reading import counted, job_value, numbers, placed, quoted, undecided
 
 _PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size")
 
@@ -60,7 +60,8 @@ def trainer_ranks_not_divisible(job: Job) -> Iterator[Verdict]:
         Choose sizes whose product divides the devices.
 
     Known limits:
-        Such files are templates, whose numbers are overridden on the command line: a warning.
+        Such files are templates, whose numbers are overridden on the command line: a warning, and information where
+        only ranks are missing.
 
     Evidence:
         NeMo, megatron_init.py.
@@ -74,11 +75,13 @@ def trainer_ranks_not_divisible(job: Job) -> Iterator[Verdict]:
         elif ranks is not None and ranks % product:
             yield failed(
                 setup.subject,
-                f"{ranks} ranks ({', '.join(quoted(c) for c in because)}) cannot be divided by {product}"
+                f"{counted(ranks, 'rank')} ({', '.join(quoted(c) for c in because)}) cannot be divided by {product}"
                 f" ({' x '.join(quoted(c) for c in parts)}).",
                 at=parts[0],
                 also=tuple((c, "ranks") for c in because),
                 remedy=f"Choose sizes whose product divides {ranks}, or a multiple of {product} ranks.",
+                # More devices or nodes, given on the command line, make it right.
+                severity=Severity.INFO if product % ranks == 0 else None,
             )
         else:
             yield passed(setup.subject)

@@ -14,6 +14,8 @@ from preflight_rules.steps import steps
 
 #: Modules whose handler saves and requeues on the first task alone (submitit/core/job_environment.py).
 _FIRST_TASK_ONLY = ("submitit.core._submit",)
+#: From so many nodes on a failure that nobody notices for a night costs more than any other fault of a script.
+_MANY_NODES = 16
 _NUMBERS = {"1": "HUP", "2": "INT", "10": "USR1", "12": "USR2", "15": "TERM"}
 
 
@@ -108,7 +110,7 @@ def step_failure_hidden_by_pipe(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         Sites can end steps by configuration (KillOnBadExit). Where only one of the two is missing, or the step runs
-        on one node or on nobody knows how many, it is information.
+        on fewer than 16 nodes or on nobody knows how many, it is information.
 
     Evidence:
         pytorch/pytorch#76287; the manuals of bash (pipelines) and srun (--kill-on-bad-exit).
@@ -127,8 +129,9 @@ def step_failure_hidden_by_pipe(job: Job) -> Iterator[Verdict]:
             yield open_end
             continue
         ended = kills is not None and kills.value == Known(True)
-        several = step.several("step_nodes")
         nodes = step.about("step_nodes")
+        found = numbers(nodes.value) if nodes is not None else ()
+        several = bool(found) and min(found) >= _MANY_NODES
         also = ((nodes, "nodes held"),) if nodes is not None else ()
         reader = job_value((pipe,))
         shown = f"`| {reader.value}`" if isinstance(reader, Known) else "the pipe"
