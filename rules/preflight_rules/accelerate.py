@@ -217,7 +217,7 @@ def machines_disagree(job: Job) -> Iterator[Verdict]:
     What it checks:
         Where several configurations (or launch lines) of Accelerate are for the machines of one job: num_processes,
         num_machines and the place where they meet are the same in all, each machine_rank occurs once, and gpu_ids
-        lists as many GPUs on each.
+        lists as many GPUs on each. In any of them machine_rank is below num_machines.
 
     Why it matters:
         Every machine starts num_processes // num_machines of what its own file says and builds a world of that size.
@@ -237,9 +237,15 @@ def machines_disagree(job: Job) -> Iterator[Verdict]:
         huggingface/accelerate#2335 (seven GPUs here, two there).
     """
     found = [setup for setup in setups(job) if _is_of_a_machine(setup) and _several(setup)]
+    alone = [setup for setup in found if setup.launch is None]
+    for setup in alone:
+        verdict = _in_range(setup)
+        if verdict is not None:
+            yield verdict
     places = {(setup.path or (setup.launch.span.path if setup.launch else "")) for setup in found}
     if len(found) < 2 or len(places) < len(found):
-        yield not_applicable(job.name, "no two configurations are for the machines of one job")
+        if not alone:
+            yield not_applicable(job.name, "no two configurations are for the machines of one job")
         return
     yield _ranks(found)
     for quantity, meaning in _EQUAL.items():
@@ -265,6 +271,26 @@ def _is_of_a_machine(setup: Setup) -> bool:
 def _several(setup: Setup) -> bool:
     count = setup.number("nodes")
     return count is not None and count > 1
+
+
+def _in_range(setup: Setup) -> Verdict | None:
+    """Of a configuration alone: RDV005 says it of launch lines."""
+    ranks, machines = setup.claims("node_rank"), setup.claims("nodes")
+    open_end = undecided(setup.subject, (*ranks, *machines))
+    if open_end is not None:
+        return open_end
+    rank, count = setup.number("node_rank"), setup.number("nodes")
+    if rank is None or count is None or 0 <= rank < count:
+        return passed(setup.subject)
+    return failed(
+        setup.subject,
+        f"{quoted(ranks[0])} is no rank of {placed(machines[0])}: machine ranks go from 0 to {count - 1}.",
+        at=ranks[0],
+        also=((machines[0], f"{count} machines"),),
+        remedy=f"Use a machine_rank from 0 to {count - 1}, each once.",
+        # The command line may say something else.
+        severity=Severity.WARNING,
+    )
 
 
 def _ranks(found: Sequence[Setup]) -> Verdict:

@@ -211,7 +211,8 @@ def node_rank_not_given(job: Job) -> Iterator[Verdict]:
                 f" one this node is: {launch.launcher} takes 0.",
                 at=ranks[0],
                 also=((because[0], f"{spoken(numbers(nodes))} nodes"),),
-                remedy="Give --node_rank, another one on each node, or use --rdzv_backend=c10d, which needs none.",
+                remedy=f"Give --{'machine' if launch.launcher == 'accelerate' else 'node'}_rank, another one on each"
+                " node, or use --rdzv_backend=c10d, which needs none.",
             )
         else:
             yield passed(launch.id)

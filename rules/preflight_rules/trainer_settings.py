@@ -340,7 +340,8 @@ def precision_differs(job: Job) -> Iterator[Verdict]:
     """Accelerate is told one half precision and the trainer the other.
 
     What it checks:
-        Accelerate's mixed_precision is not bf16 where the trainer is told fp16, nor the other way round.
+        mixed_precision of `accelerate launch` and its configuration is not bf16 where the trainer, or the script's
+        own `Accelerator(...)`, is told fp16, nor the other way round.
 
     Why it matters:
         The trainer's value wins, without a word: fp16 with its loss scaling where bf16 was meant, or bf16 on a GPU that
@@ -373,8 +374,8 @@ def precision_differs(job: Job) -> Iterator[Verdict]:
         elif inner <= _HALF and around <= _HALF and inner and around and not inner & around:
             yield failed(
                 subject,
-                f"{quoted(trainer[0])} tells the trainer {min(inner)}, but {placed(outer[0])} tells Accelerate"
-                f" {min(around)}; the trainer's is taken.",
+                f"{quoted(trainer[0])} tells the trainer {min(inner)}, but {placed(outer[0])} tells the launcher"
+                f" {min(around)}; what the trainer is told is taken.",
                 at=trainer[0],
                 also=((outer[0], "Accelerate's"),),
                 remedy="Say the precision once, or the same in both places.",

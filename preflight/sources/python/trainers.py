@@ -39,6 +39,8 @@ def claims(module: Module) -> Iterator[Claim]:
             yield from _arguments(module, call, known=True)
         elif root == "trl" and short.endswith("Config") and short not in ("ModelConfig", "ScriptConfig"):
             yield from _arguments(module, call, known=False)
+        elif short == "Accelerator":
+            yield from _accelerator(module, call)
         elif short == "from_pretrained":
             yield from _model(module, call, name)
         elif root in _LIGHTNING_ROOTS and short in ("Trainer", "Fabric"):
@@ -59,6 +61,15 @@ def _arguments(module: Module, call: ast.Call, *, known: bool) -> Iterator[Claim
             value = module.fold(keyword.value)
             if None not in alternatives(value):
                 yield module.claim(quantity, reader(value), keyword)
+
+
+def _accelerator(module: Module, call: ast.Call) -> Iterator[Claim]:
+    """`Accelerator(mixed_precision="fp16")` wins over what the launch says."""
+    given = argument(call, "mixed_precision")
+    if given is not None:
+        value = module.fold(value_of(given))
+        if all(isinstance(item, str) for item in alternatives(value)):
+            yield module.claim("mixed_precision", value, given)
 
 
 #: Where the classes of layers stand that become FSDP's units (torch.distributed.fsdp.wrap, accelerate's plugin).
