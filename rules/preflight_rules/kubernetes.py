@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from preflight.job import Job, Unresolved
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight.outcome import Confidence, Severity
+from preflight.outcome import Confidence, Severity, Status
 from preflight_rules.reading import job_value, numbers, placed, quoted, spoken, undecided
 from preflight_rules.workloads import Role, Workload, workloads
 
@@ -114,12 +114,11 @@ def shared_memory_not_enlarged(job: Job) -> Iterator[Verdict]:
     for workload in workloads(job):
         if workload.kind.startswith("Ray"):
             continue
-        for role in workload.trainers:
-            why = _wants_shm(workload, role)
-            if not why:
-                continue
-            met = True
-            yield _shm(workload, role, why)
+        verdicts = [_shm(workload, role, why) for role in workload.trainers if (why := _wants_shm(workload, role))]
+        met = met or bool(verdicts)
+        # One cause: what is missing in the master's template is missing in the workers' too.
+        faults = [verdict for verdict in verdicts if verdict.status is Status.FAIL]
+        yield from faults[:1] or verdicts
     if not met:
         yield not_applicable(job.name, "no pod is known to hold several ranks or loader workers")
 

@@ -21,7 +21,8 @@ def pods_not_gang_scheduled(job: Job) -> Iterator[Verdict]:
     """Nothing makes the pods of a GPU job start all together or not at all.
 
     What it checks:
-        A training job of two or more pods that hold GPUs names a gang scheduler, a queue of Kueue, or a pod group.
+        A training job of two or more pods that hold GPUs names a gang scheduler, a queue of Kueue, or a pod group, and
+        its `minAvailable` counts all training pods.
 
     Why it matters:
         In a cluster that is nearly full some pods start and hold their GPUs while the others stay pending; two such
@@ -43,11 +44,23 @@ def pods_not_gang_scheduled(job: Job) -> Iterator[Verdict]:
     met = False
     for workload in workloads(job):
         trainers = workload.trainers
-        if workload.kind not in KUBEFLOW or not any(role.gpus and min(role.gpus) > 0 for role in trainers):
+        in_gang = workload.kind in KUBEFLOW or (workload.group == "batch.volcano.sh" and bool(workload.launches()))
+        if not in_gang or not any(role.gpus and min(role.gpus) > 0 for role in trainers):
             continue
         met = True
         pods = workload.pods(trainers)
-        if workload.gangs() or certainly_alone(pods):
+        least = numbers(job_value(workload.say("gang_min"))) if workload.say("gang_min") else ()
+        if least and numbers(pods) and 0 < max(least) < min(numbers(pods)):
+            said = workload.say("gang_min")[0]
+            yield failed(
+                workload.id,
+                f"{quoted(said)} lets {max(least)} of {min(numbers(pods))} training pods start without the others, and"
+                " hold their GPUs while they wait.",
+                at=said,
+                also=tuple((role.count, role.name) for role in trainers[:4]),
+                remedy=f"Set it to {max(numbers(workload.pods()), default=0)}, the sum of the replicas.",
+            )
+        elif workload.gangs() or certainly_alone(pods):
             yield passed(workload.id)
         elif not numbers(pods):
             yield unknown(workload.id, "how many pods there are depends on what is filled in later", at=workload.head)

@@ -22,7 +22,10 @@ _HELD_BY_OPERATOR = "the operator sets it in each pod"
 
 
 def injected(workload: Workload, role: Role, place: Place) -> dict[str, Slot]:
-    """The variables a role's containers find set by the operator, at the place of the object's kind."""
+    """The variables a role's containers find set by the operator.
+
+    Their place is the member they come from, where there is one, else `place`, that of the object's kind.
+    """
     values: dict[str, str | None] = {}
     total = pods(workload)
     processes = _text(value_of(workload.processes.node)) if workload.processes is not None else None
@@ -36,7 +39,13 @@ def injected(workload: Workload, role: Role, place: Place) -> dict[str, Slot]:
         values = _volcano(workload, total)
     elif workload.kind == "LeaderWorkerSet":
         values = {"LWS_LEADER_ADDRESS": None, "LWS_GROUP_SIZE": _text(total), "LWS_WORKER_INDEX": None}
-    return {name: _slot(value, name, place) for name, value in values.items()}
+    origins = {"PET_NPROC_PER_NODE": workload.processes, "PET_NNODES": workload.nodes}
+    found: dict[str, Slot] = {}
+    for name, value in values.items():
+        member = origins.get(name)
+        at = place if member is None else Place(place.file, member.node.start, member.node.end)
+        found[name] = _slot(value, name, at)
+    return found
 
 
 def pods(workload: Workload) -> Value:

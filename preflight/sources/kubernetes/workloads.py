@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from preflight.job import Claim, Known, Launch, Places, Scope, Strength, Unresolved, Value, as_int, lift
@@ -14,6 +14,7 @@ from preflight.sources.kubernetes.kinds import ASIDE_KINDS, RAY_KINDS, Role, Wor
 from preflight.sources.kubernetes.operators import injected, pods
 from preflight.sources.kubernetes.pods import containers_of, state_labels, state_pods
 from preflight.sources.launchers.reading import read_commands
+from preflight.sources.shell.state import Slot
 from preflight.sources.structured import Node, NodeStating, value_of
 
 #: Kinds whose pods together are the nodes of one job, whatever their containers run.
@@ -49,6 +50,8 @@ class Manifest:
             if item.text("kind") == "ConfigMap" and (data := item.at("data")) is not None
         }
         self._containers = Containers(file, tree, maps)
+        #: The roles of the object at hand that start ranks themselves.
+        self._starting: set[str] = set()
         #: The object at hand, and where its claims begin.
         self._object, self._first = "", 0
 
@@ -78,6 +81,7 @@ class Manifest:
 
     def _workload(self, workload: Workload) -> None:
         self._containers.unexpanded.clear()
+        self._starting.clear()
         launches = self._launches(workload)
         if not workload.is_training and not launches:
             return
@@ -160,26 +164,23 @@ class Manifest:
                 reading = read_commands(script.commands, {}, self._tree, batch=False)
                 reading = replace(
                     reading,
-                    claims=tuple(claim for claim in reading.claims if not self._is_injected(claim, workload)),
+                    claims=tuple(claim for claim in reading.claims if not _is_injected(claim, given)),
                     references=(*script.references, *reading.references),
                 )
+                if reading.launches:
+                    self._starting.add(role.name)
                 key = tuple(tuple(word.value for word in command.words) for command in script.commands)
                 if reading.launches and key not in seen:
                     seen.add(key)
                     found.append((role, reading))
         return found
 
-    def _is_injected(self, claim: Claim, workload: Workload) -> bool:
-        """Whether this only repeats a variable that nobody wrote, but the operator will set."""
-        at = self.places.span(workload.head.node.start, workload.head.node.end)
-        return claim.quantity.startswith("env.") and claim.span == at
-
     def _state_launch(self, workload: Workload, role: Role, scope: Scope, reading: Reading) -> None:
         """What the pods give to a launch line: nodes, GPUs, time."""
         stating = self._stating
         nodes = self._nodes(workload, role, reading, scope)
         if nodes is not None:
-            stating.say("nodes", nodes, workload.nodes or role.member or workload.head, scope=scope)
+            self._state_nodes(workload, role, nodes, scope)
         holder = role
         if workload.kind == "MPIJob" and not role.trains:
             holder = next((other for other in workload.roles if other.trains), role)
@@ -197,7 +198,16 @@ class Manifest:
             return None
         if workload.kind in RAY_KINDS or workload.kind in ("Deployment", "Pod"):
             return None
-        return pods(workload) if len([r for r in workload.roles if r.trains]) == 1 else None
+        started = [role.replicas for role in workload.roles if role.name in self._starting]
+        return lift(lambda *each: sum(int(str(item)) for item in each), *started)
+
+    def _state_nodes(self, workload: Workload, role: Role, nodes: Value, scope: Scope) -> None:
+        """How many nodes there are; of several roles all of their counts are quoted."""
+        counted = [other.member for other in workload.roles if other.trains and other.member is not None]
+        claim = self._stating.say("nodes", nodes, workload.nodes or role.member or workload.head, scope=scope)
+        if workload.nodes is None and len(counted) > 1:
+            spelling = " + ".join(self._stating.spelling(member) for member in counted[:4])
+            self._stating.claims[-1] = replace(claim, spelling=spelling)
 
     def _state_gpus(self, role: Role, scope: Scope) -> None:
         """What the pods of the role were said to have, as what each node of the launch has."""
@@ -252,3 +262,9 @@ def _has_servers(workload: Workload) -> bool:
 
 def _in_role(scope: Scope, role: Role) -> Scope:
     return replace(scope, role=role.name)
+
+
+def _is_injected(claim: Claim, given: Mapping[str, Slot]) -> bool:
+    """Whether this only repeats a variable that nobody wrote, but the operator will set."""
+    slot = given.get(claim.quantity.removeprefix("env.")) if claim.quantity.startswith("env.") else None
+    return slot is not None and claim.span == slot.place.span
