@@ -317,3 +317,18 @@ spec:
     template: {spec: {containers: [{name: h, image: i, resources: {limits: {nvidia.com/gpu: 1}}}]}}
 """
     assert _values(_read(text), "ray_num_gpus") == [Known(0)]
+
+
+def test_a_launch_has_the_gpus_of_its_own_container() -> None:
+    text = """\
+apiVersion: v1
+kind: Pod
+spec:
+  containers:
+    - {name: server, image: i, command: [serve], resources: {limits: {nvidia.com/gpu: 1}}}
+    - {name: train, image: i, command: [torchrun, --nproc_per_node=3, t.py], resources: {limits: {nvidia.com/gpu: 3}}}
+"""
+    reading = _read(text)
+    (gpus,) = [claim for claim in _about(reading, "gpus_per_node") if claim.scope == reading.launches[0].scope]
+    assert (gpus.value, gpus.span.line) == (Known(3), 6)
+    assert _values(reading, "pod_gpus") == [Known(4)]

@@ -205,6 +205,13 @@ def _devices(stating: NodeStating, pod: Node, scope: Scope) -> None:
                 stating.say("pod_rdma", value, member, scope=scope)
 
 
+def gpus_of(container: Node) -> tuple[Value, Member] | None:
+    """The GPUs that one container is given, and where that stands; None where it names none."""
+    limits = container.at("resources", "limits")
+    found = [member for member in (limits.in_force if limits is not None else ()) if GPU_RESOURCE.fullmatch(member.key)]
+    return (whole(value_of(found[0].node)), found[0]) if len(found) == 1 else None
+
+
 def _any_unlimited(pod: Node, name: str) -> bool:
     return any(container.at("resources", "limits", name) is None for container in containers_of(pod))
 

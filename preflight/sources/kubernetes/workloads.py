@@ -12,7 +12,7 @@ from preflight.sources.kubernetes.asides import state_aside
 from preflight.sources.kubernetes.commands import Containers
 from preflight.sources.kubernetes.kinds import ASIDE_KINDS, RAY_KINDS, Role, Workload, objects, workload_of
 from preflight.sources.kubernetes.operators import injected, pods
-from preflight.sources.kubernetes.pods import containers_of, state_labels, state_pods
+from preflight.sources.kubernetes.pods import containers_of, gpus_of, state_labels, state_pods
 from preflight.sources.launchers.reading import read_commands
 from preflight.sources.shell.state import Slot
 from preflight.sources.structured import Node, NodeStating, value_of
@@ -92,12 +92,12 @@ class Manifest:
             state_pods(self._stating, role, _in_role(scope, role))
             self._stating.claims.extend(self._variables(role, _in_role(scope, role), _SHARED))
         self._state_unexpanded(scope)
-        found = [launch for _, reading in launches for launch in reading.launches]
-        for role, reading in launches:
+        found = [launch for _, _, reading in launches for launch in reading.launches]
+        for role, container, reading in launches:
             for launch in reading.launches:
                 within = _in_role(scope, role)
                 self._stating.say("workload_launch", Known(launch.id), workload.head, scope=within)
-                self._state_launch(workload, role, launch.scope, reading)
+                self._state_launch(workload, role, launch.scope, reading, container)
             self._add(reading)
         if not found and workload.kind in _IMAGE_STARTS and workload.roles:
             self._state_image(workload, scope)
@@ -146,9 +146,9 @@ class Manifest:
         for name in ("backoffLimit", "maxRetry"):
             stating.given("backoff_limit", spec.member(name) or spec.member("runPolicy", name), as_int, scope=scope)
 
-    def _launches(self, workload: Workload) -> list[tuple[Role, Reading]]:
+    def _launches(self, workload: Workload) -> list[tuple[Role, Node, Reading]]:
         """The launch lines of every role, equal ones of a second role left out."""
-        found: list[tuple[Role, Reading]] = []
+        found: list[tuple[Role, Node, Reading]] = []
         seen: set[tuple[object, ...]] = set()
         place = self._containers.place(workload.head.node)
         for role in workload.roles:
@@ -172,19 +172,20 @@ class Manifest:
                 key = tuple(tuple(word.value for word in command.words) for command in script.commands)
                 if reading.launches and key not in seen:
                     seen.add(key)
-                    found.append((role, reading))
+                    found.append((role, container, reading))
         return found
 
-    def _state_launch(self, workload: Workload, role: Role, scope: Scope, reading: Reading) -> None:
+    def _state_launch(
+        self, workload: Workload, role: Role, scope: Scope, reading: Reading, container: Node | None = None
+    ) -> None:
         """What the pods give to a launch line: nodes, GPUs, time."""
-        stating = self._stating
         nodes = self._nodes(workload, role, reading, scope)
         if nodes is not None:
             self._state_nodes(workload, role, nodes, scope)
         holder = role
         if workload.kind == "MPIJob" and not role.trains:
             holder = next((other for other in workload.roles if other.trains), role)
-        self._state_gpus(holder, scope)
+        self._state_gpus(holder, scope, container if holder is role else None)
         self._state_limit(workload, scope)
 
     def _nodes(self, workload: Workload, role: Role, reading: Reading, scope: Scope) -> Value | None:
@@ -209,13 +210,20 @@ class Manifest:
             spelling = " + ".join(self._stating.spelling(member) for member in counted[:4])
             self._stating.claims[-1] = replace(claim, spelling=spelling)
 
-    def _state_gpus(self, role: Role, scope: Scope) -> None:
-        """What the pods of the role were said to have, as what each node of the launch has."""
+    def _state_gpus(self, role: Role, scope: Scope, container: Node | None) -> None:
+        """What the pods of the role were said to have, as what each node of the launch has.
+
+        Of a pod's GPUs a launch can use those of its own container.
+        """
         of_role = Scope(launch=self._object, role=role.name)
         own = [claim for claim in self._stating.claims[self._first :] if claim.scope == of_role]
         for claim in own:
             quantity = _OF_A_NODE.get(claim.quantity)
-            if quantity is not None:
+            if quantity == "gpus_per_node" and container is not None:
+                there = gpus_of(container)
+                if there is not None:
+                    self._stating.say("gpus_per_node", *there, scope=scope)
+            elif quantity is not None:
                 self._stating.claims.append(replace(claim, quantity=quantity, scope=scope))
 
     def _state_limit(self, workload: Workload, scope: Scope) -> None:
