@@ -19,8 +19,6 @@ from preflight.suppress import BASELINE, FILE_IGNORES
 
 #: So many things that could not be told are listed one by one before the rest is counted.
 _MOST_LISTED = 12
-#: How those beyond that are called.
-_MORE = "more suppressed by comments or waivers"
 #: What suppresses many findings at once.
 _IN_BULK = (BASELINE, FILE_IGNORES)
 #: How a stage is called of which nothing applies to the job.
@@ -40,15 +38,17 @@ def print_coverage(sheet: Sheet, report: Report) -> None:
 
 def _suppressed(sheet: Sheet, report: Report) -> None:
     # What was decided for one place or for a reason is listed; what was swept aside in bulk is counted.
-    listed = [f for f in report.suppressed if f.suppressed_by not in _IN_BULK][:_MOST_LISTED]
-    if sheet.style.verbosity > 0:
-        listed = list(report.suppressed)
+    everything = sheet.style.verbosity > 0
+    single = [finding for finding in report.suppressed if finding.suppressed_by not in _IN_BULK]
+    listed = report.suppressed if everything else single[:_MOST_LISTED]
     for finding in listed:
         where = "".join(f" at {place.path}:{place.line}" for place in finding.locations[:1])
         on = f" on {fold_nodes(finding.nodes)}" if finding.nodes else ""
         sheet.wrapped(f"suppressed {finding.id}{where}{on}: {finding.suppression}", indent=0, hanging=2)
-    left = [finding for finding in report.suppressed if finding not in listed]
-    for why, number in Counter(f.suppression if f.suppressed_by in _IN_BULK else _MORE for f in left).items():
+    bulk = Counter(f.suppression for f in report.suppressed if f.suppressed_by in _IN_BULK and not everything)
+    if not everything and len(single) > _MOST_LISTED:
+        bulk["more suppressed by comments or waivers"] = len(single) - _MOST_LISTED
+    for why, number in bulk.items():
         sheet.wrapped(f"{count(number, 'finding')} {why} (-v lists them)", indent=0, hanging=2)
     for remark in report.coverage.remarks:
         place = f"{remark.location.path}:{remark.location.line}: " if remark.location else ""
