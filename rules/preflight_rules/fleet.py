@@ -23,6 +23,11 @@ def once(job: Job, quantity: str) -> Iterator[tuple[str, Scope, Claim]]:
                 yield subject, scope, claim
 
 
+def started_by_hand(job: Job) -> bool:
+    """Whether something other than Paddle's launcher starts servers and trainers."""
+    return any(launch.launcher == "python" for launch in job.launches)
+
+
 def _collective(job: Job, scope: Scope) -> bool | None:
     """Whether the job is collective; None where that is not known."""
     found = {value for claim in job.about("ps_mode", scope) for value in claim.alternatives}
@@ -118,7 +123,8 @@ def fleet_role_not_seen_through(job: Job) -> Iterator[Verdict]:
         Servers: `init_server()`, `run_server()`. Trainers: `init_worker()`, training, `stop_worker()`.
 
     Known limits:
-        Calls in another file are not seen; a script that only prints its program, or infers, may leave out some.
+        Calls in another file are not seen; a script that only prints its program, or infers, may leave out some. A
+        missing stop_worker is a hint only where nothing says that the processes are started by hand.
 
     Evidence:
         paddle/distributed/fleet/fleet.py of 2.6.2; PaddlePaddle/Paddle#17985 and #8662.
@@ -149,6 +155,8 @@ def fleet_role_not_seen_through(job: Job) -> Iterator[Verdict]:
                 f"{quoted(calls)}: the script calls fleet.{missing[0]} and never fleet.{missing[1]}; {missing[2]}.",
                 at=calls,
                 remedy=f"Call fleet.{missing[1]}() as well.",
+                # Paddle's own launcher ends the servers when all trainers have ended.
+                severity=None if missing[1] != "stop_worker" or started_by_hand(job) else Severity.INFO,
             )
     if not met:
         yield not_applicable(job.name, "no script runs servers or trainers of fleet")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from preflight.job import Job, Launch
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
 from preflight.outcome import Confidence, Severity
-from preflight_rules.fleet import once
+from preflight_rules.fleet import once, started_by_hand
 from preflight_rules.reading import deciding, job_value, numbers, placed, quoted, subjects, texts, undecided
 
 #: The first release without paddle.fluid.
@@ -101,7 +101,8 @@ def executor_never_closed(job: Job) -> Iterator[Verdict]:
         Call `exe.close()` when training has ended.
 
     Known limits:
-        A script that hands the program to another one, or to a trainer class, is not judged.
+        A script that hands the program to another one, or to a trainer class, is not judged. Where nothing says that
+        the processes are started by hand it is a hint only: a controller may end the servers.
 
     Evidence:
         PaddlePaddle/Paddle#13519 (the answer), PaddlePaddle/Paddle#8662 and #17805.
@@ -125,6 +126,7 @@ def executor_never_closed(job: Job) -> Iterator[Verdict]:
                 at=claim,
                 also=((owner, "the transpiler"),),
                 remedy="Call `close()` on the executor when training has ended.",
+                severity=None if started_by_hand(job) else Severity.INFO,
             )
     if not met:
         yield not_applicable(job.name, "no script trains a transpiled program by an executor of its own")

@@ -34,11 +34,13 @@ def _role(job: Job, launch: Launch) -> str:
 
 
 def _by_program(job: Job) -> Iterator[tuple[Launch, ...]]:
-    """The launches with a role, those of one program together."""
+    """The launches with a role that belong together: those with one list of servers, or else of one program."""
     found: dict[str, list[Launch]] = {}
     for launch in job.launches:
         if job.setting("ps_role", launch.scope):
-            found.setdefault(launch.program, []).append(launch)
+            servers = job.value("ps_server_endpoints", launch.scope)
+            key = str(servers.value) if isinstance(servers, Known) else launch.program
+            found.setdefault(key, []).append(launch)
     yield from (tuple(group) for group in found.values())
 
 

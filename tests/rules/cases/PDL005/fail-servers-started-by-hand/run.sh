@@ -1,0 +1,2 @@
+#!/bin/bash
+TRAINING_ROLE=PSERVER python train.py
