@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from preflight import api
+from preflight import api, catalog
+from preflight.job import Known
 from preflight.report import to_json
+from preflight.sources import PACK
+from preflight.sources.base import Reading, Source, SourceFile
+from preflight.sources.tree import MemoryTree
+from tests.samples import SAMPLES, Sample
 
 GOOD_JSON = '{\n  "train_batch_size": 64,\n  "train_micro_batch_size_per_gpu": 4\n}\n'
 LAUNCH = "#!/bin/bash\ndeepspeed --hostfile hostfile train.py --deepspeed_config ds_config.json\n"
 HOSTS = "node1 slots=4\nnode2 slots=4\n"
-#: Bytes of the over-sized file; the reader's limit is 2 MiB.
-LARGE = 10 * 1024 * 1024
+#: Bytes of the over-sized file; the reader's limit is 10 MiB.
+LARGE = 11 * 1024 * 1024
 
 
 def a_job(folder: Path) -> None:
@@ -202,3 +210,104 @@ def test_a_root_behind_a_link_holds_what_the_link_leads_to(tmp_path: Path) -> No
     for path in (link, link / "run.sh"):
         report = api.lint([path], root=link)
         assert [file.path for file in report.inputs] == ["ds_config.json", "hostfile", "run.sh", "train.py"]
+
+
+# Every source of the pack, by its sample: a new one joins by having one.
+
+SOURCES: dict[str, Source] = {source.name: source for source in catalog.sources() if source.name in SAMPLES}
+EACH = pytest.mark.parametrize("name", sorted(SAMPLES))
+
+
+def file_of(sample: Sample, text: str | bytes) -> tuple[SourceFile, MemoryTree] | None:
+    tree = MemoryTree({**sample.beside, sample.path: text})
+    file = tree.read(sample.path)
+    return (file, tree) if isinstance(file, SourceFile) else None
+
+
+def read(name: str, text: str | bytes) -> Reading | None:
+    """What the source says of a file, whether it would take it or not: others may refer to it."""
+    found = file_of(SAMPLES[name], text)
+    if found is None:
+        return None
+    source = SOURCES[name]
+    source.recognises(found[0])
+    return source.read(*found, role=next(iter(getattr(source, "roles", ())), ""))
+
+
+def test_every_source_has_a_sample_which_it_reads() -> None:
+    assert len(SAMPLES) == len(PACK) and set(SOURCES) == set(SAMPLES)
+    for name, sample in SAMPLES.items():
+        found = file_of(sample, sample.text)
+        assert found is not None
+        assert next(source for source in catalog.sources() if source.recognises(found[0])).name == name
+        reading = SOURCES[name].read(*found)
+        assert any(isinstance(claim.value, Known) for claim in reading.claims), name
+        assert len(sample.large(10_000)) >= 9_000
+
+
+@EACH
+@pytest.mark.parametrize("damage", [*HARMFUL, *HARMLESS])
+def test_no_damage_of_any_kind_of_file_is_a_traceback(
+    tmp_path: Path, name: str, damage: Callable[[Path], None]
+) -> None:
+    sample = SAMPLES[name]
+    for path, text in {**sample.beside, sample.path: sample.text}.items():
+        (tmp_path / path).write_text(text)
+    damage(tmp_path / sample.path)
+    code, report = lint(tmp_path, sample.path)
+    assert code in (0, 1, 3, 4)
+    assert "is a bug" not in json.dumps(report)
+
+
+def mutations(text: str) -> st.SearchStrategy[str]:
+    """The text with pieces cut out, said twice, moved, or replaced by what breaks syntax."""
+    odd = ["{{ x }}", "${", "$(", "`", '"', "'", "\\", "\x00", "\r", "\t", "<<EOF", "[", "}", ":", "- ", "#"]
+    odd += ["é", "\ud800", "&a", "*a"]
+    places = st.integers(0, len(text))
+    step = st.one_of(
+        st.tuples(st.just("cut"), places, places),
+        st.tuples(st.just("twice"), places, places),
+        st.tuples(st.just("put"), places, st.sampled_from(odd)),
+        st.tuples(st.just("number"), places, st.sampled_from(["0", "-1", "9" * 30, "1e309", "nan", "0x10"])),
+    )
+
+    def apply(steps: list[Any]) -> str:
+        found = text
+        for kind, at, more in steps:
+            if kind in ("put", "number"):
+                found = found[:at] + more + found[at:]
+            else:
+                start, end = sorted((at, more))
+                found = found[:start] + (found[start:end] * 2 if kind == "twice" else "") + found[end:]
+        return found
+
+    return st.lists(step, min_size=1, max_size=6).map(apply)
+
+
+@EACH
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_no_mutation_makes_a_source_raise_or_point_outside_its_file(name: str, data: st.DataObject) -> None:
+    text = data.draw(mutations(SAMPLES[name].text))
+    reading = read(name, text.encode("utf-8", "replace"))
+    if reading is None:
+        return
+    lines = text.encode("utf-8", "replace").decode().split("\n")
+    for item in (*reading.claims, *reading.notes, *reading.references):
+        if item.span.path == SAMPLES[name].path:
+            assert 1 <= item.span.line <= len(lines) and item.span.column >= 1, item
+
+
+@EACH
+def test_time_grows_with_the_size_and_not_with_its_square(name: str) -> None:
+    def took(characters: int) -> float:
+        text, best = SAMPLES[name].large(characters), 1e9
+        for _ in range(2):
+            began = time.process_time()
+            read(name, text)
+            best = min(best, time.process_time() - began)
+        return best
+
+    small, large = took(50_000), took(400_000)
+    # Eight times the size: linear is 8, quadratic 64; what does not grow at all is allowed for as well.
+    assert large < 24 * small + 0.1, (small, large)

@@ -18,7 +18,7 @@ from preflight.job import Note, NoteKind, Span
 from preflight.sources.base import SourceFile, Tree
 
 #: Launch scripts and configuration are a few KiB; large training scripts stay below 1 MiB.
-LARGEST_BYTES = 2 * 1024 * 1024
+LARGEST_BYTES = 10 * 1024 * 1024
 _BOM = b"\xef\xbb\xbf"
 _MIB = 1024 * 1024
 

@@ -123,6 +123,9 @@ def nearest(name: str, known: frozenset[str] | None = None) -> str | None:
 
 def distance(first: str, second: str, most: int) -> int:
     """Insertions, deletions, replacements and swaps of neighbours between two texts; above `most` any larger number."""
+    # What costs next to nothing and settles nearly all pairs: one slip changes the set of letters by two at most.
+    if abs(len(first) - len(second)) > most or len(set(first) ^ set(second)) > 2 * most:
+        return most + 1
     before: list[int] = []
     row = list(range(len(second) + 1))
     for i, a in enumerate(first, 1):
