@@ -112,9 +112,9 @@ def test_a_loop_of_links(root: Path) -> None:
         assert note.kind is NoteKind.UNREADABLE and "back to itself" in note.message
 
 
-def test_ten_megabytes_are_too_many(root: Path) -> None:
+def test_eleven_megabytes_are_too_many(root: Path) -> None:
     with (root / "big").open("wb") as big:
-        big.truncate(10 * 1024 * 1024)
+        big.truncate(11 * 1024 * 1024)
     note = _note(DirectoryTree(root).read("big"))
     assert note.kind is NoteKind.TOO_LARGE
     assert "10.0 MiB" in note.message and "2 MiB" in note.message
