@@ -6,7 +6,7 @@ import importlib
 import sys
 
 #: Quick, and without a framework.
-USUAL = ("startup", "lint", "scripts")
+USUAL = ("startup", "lint", "scripts", "corpus", "peers")
 #: These import torch and start ranks; `gpu_smoke` needs a GPU.
 BY_NAME = ("smoke_step", "gpu_smoke")
 
