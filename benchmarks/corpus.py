@@ -1,7 +1,7 @@
 """Lint of a folder of real files against parsing them with the same parsers, cold and from the cache.
 
-`python -m benchmarks corpus [DIR]`. Without a folder the repository's own examples and test cases are taken, several
-times over, and generated launch scripts beside them. Aims: at most 3 times the parsing, from the cache at most half of it.
+`python -m benchmarks corpus [DIR]`. Without a folder, the repository's own code and examples are taken, every tenth of
+the rules' test cases and 50 generated launch scripts. Aims: at most 3 times the parsing, from the cache at most half.
 """
 
 from __future__ import annotations
@@ -28,12 +28,16 @@ def main() -> None:
         measure(root)
 
 
-def fill(root: Path, *, copies: int = 1) -> None:
-    """The examples, the cases of the rules and the package's own modules, and a quarter as many generated scripts."""
-    for number in range(copies):
-        for name in ("examples", "tests/rules/cases", "preflight", "rules"):
-            shutil.copytree(ROOT / name, root / f"part{number}" / name.replace("tests/", ""), symlinks=True)
-    scripts.write(root / "generated", 250)
+def fill(root: Path) -> None:
+    """What is in any clone, in about the mixture of a training repository: mostly Python, some jobs."""
+    for name in ("preflight", "rules", "checks", "tests", "reference_trainer", "examples"):
+        ignored = shutil.ignore_patterns("cases", "__pycache__", "tests")
+        shutil.copytree(ROOT / name, root / name.replace("tests", "lib"), symlinks=True, ignore=ignored)
+    cases = sorted(path.parent for path in (ROOT / "tests" / "rules" / "cases").glob("*/*/expect.toml"))
+    for case in cases[::10]:
+        shutil.copytree(case, root / "jobs" / case.parent.name / case.name, symlinks=True)
+    (root / "generated").mkdir()
+    scripts.write(root / "generated", 50)
 
 
 def measure(root: Path) -> None:

@@ -26,6 +26,7 @@ def main() -> None:
         shell = given[0] if given else Path(folder) / "shell"
         pods = given[1] if len(given) > 1 else Path(folder) / "kubernetes"
         if not given:
+            shell.mkdir()
             scripts.write(shell, 200)
         if len(given) < 2:
             _manifests(pods)
