@@ -52,6 +52,7 @@ def redact(name: str, text: str) -> str:
     return HIDDEN if text and is_secret(name) else scrub(text)
 
 
+@functools.lru_cache(maxsize=8192)
 def scrub(text: str) -> str:
     """`text` with what looks like a secret hidden: `TOKEN=...`, `--api-key ...`, `https://user:pass@host`."""
     if not text:

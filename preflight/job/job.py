@@ -130,7 +130,7 @@ class Job:
     def about(self, quantity: str, scope: Scope | None = None) -> tuple[Claim, ...]:
         """Every claim about `quantity` that holds in `scope` (all of them without one), in file order."""
         found = self._by_quantity.get(quantity, ())
-        if scope is None:
+        if scope is None or not found:
             return found
         return tuple(claim for claim in found if claim.scope.covers(scope))
 
@@ -139,7 +139,8 @@ class Job:
 
         The strongest win, among them the narrowest; several are returned only where branches give several.
         """
-        return strongest(c for c in self.about(quantity, scope) if c.relation is Relation.SETS)
+        found = self.about(quantity, scope)
+        return strongest([c for c in found if c.relation is Relation.SETS]) if found else ()
 
     def requiring(self, quantity: str, scope: Scope = WHOLE_JOB) -> tuple[Claim, ...]:
         """The claims that need `quantity` to equal something: per source, the ones in force."""
@@ -170,7 +171,16 @@ class Job:
 
     def with_claims(self, more: Iterable[Claim]) -> Job:
         """The same job with further claims."""
-        return replace(self, claims=(*self.claims, *more))
+        added = tuple(more)
+        if not added:
+            return self
+        job = replace(self, claims=(*self.claims, *added))
+        index = dict(self._by_quantity)
+        for claim in added:
+            index[claim.quantity] = (*index.get(claim.quantity, ()), claim)
+        # What was sorted once need not be sorted again for a few claims more.
+        job.__dict__["_by_quantity"] = index
+        return job
 
 
 def strongest(claims: Iterable[Claim]) -> tuple[Claim, ...]:
