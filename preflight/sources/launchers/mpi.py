@@ -17,6 +17,8 @@ from preflight.sources.launchers.paths import paths_of, relative
 from preflight.sources.launchers.stating import Stating, as_text
 from preflight.tables.horovodrun import HOROVODRUN
 
+#: A list of hosts is shown as far as this with each of its slots.
+_LONGEST_LIST = 300
 #: Slots of more hosts than this are not stated one by one.
 _MOST_HOSTS = 256
 
@@ -176,8 +178,9 @@ def _state_slots(stating: Stating, hosts: Given) -> None:
             counts[name] = counts.get(name, 0) + slots
     except ValueError:
         return
+    spelling = hosts.spelling if len(hosts.spelling) <= _LONGEST_LIST else f"{hosts.spelling[:_LONGEST_LIST]}…"
     for name, slots in list(counts.items())[:_MOST_HOSTS]:
-        stating.say("host_slots", Known(slots), hosts.span, hosts.spelling, scope=replace(stating.scope, node=name))
+        stating.say("host_slots", Known(slots), hosts.span, spelling, scope=replace(stating.scope, node=name))
 
 
 def _state_spread(stating: Stating, scanned: Scanned) -> None:
