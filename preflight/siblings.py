@@ -75,7 +75,7 @@ def _scopes(job: Job) -> tuple[Scope, ...]:
 def _part(job: Job, scope: Scope) -> tuple[str, ...] | None:
     """Which part of a job a launch is: its node, rank, or role and index; None when it does not say."""
     found = []
-    for name in ("node_rank", "rank", "ps_role", "ps_index", "ps_current_endpoint"):
+    for name in ("node_rank", "rank", "ps_role", "ps_index", "ps_current_endpoint", "ray_role"):
         value = job.value(name, scope)
         if isinstance(value, Known):
             found.append(f"{name}={value.value}")

@@ -17,7 +17,7 @@ from preflight.sources.launchers.wrappers import Wrapper
 
 _ACTIVATE = re.compile(r"(?:source|\.)\s+(?P<folder>\S+)/bin/activate\b")
 #: More variables of one launch are not claimed; real scripts export some dozens.
-_MOST_VARIABLES = 300
+MOST_VARIABLES = 300
 #: Beginnings of the variables by which ranks are told how to talk to each other.
 _OF_LIBRARIES = re.compile(r"(?:NCCL|RCCL|TORCH_NCCL|TORCH_DISTRIBUTED|GLOO|TP_SOCKET|UCX|FI)_")
 #: Variables of the shell itself, not of the job.
@@ -27,7 +27,7 @@ _SHELL_OWN = frozenset(["PWD", "OLDPWD", "SHLVL", "_", "IFS", "OPTIND", "PS1", "
 def state_environment(line: LaunchLine, seen: dict[str, Variable]) -> Stating:
     """One claim for each variable the launch sees; secrets are named, never shown."""
     stating = Stating("environment", line.scope, line.command.condition)
-    for name in sorted(seen)[:_MOST_VARIABLES]:
+    for name in sorted(seen)[:MOST_VARIABLES]:
         variable = seen[name]
         if name in _SHELL_OWN or variable.span.snippet.lstrip().startswith("#SBATCH"):
             continue

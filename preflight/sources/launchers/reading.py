@@ -14,6 +14,7 @@ from preflight.sources.launchers.colossalai import ColossalReader
 from preflight.sources.launchers.composer import ComposerReader
 from preflight.sources.launchers.containers import state_containers
 from preflight.sources.launchers.context import (
+    MOST_VARIABLES,
     state_context,
     state_copies,
     state_environment,
@@ -132,7 +133,7 @@ def read_commands(
     for command in commands:
         if len(result.launches) >= _MOST_LAUNCHES:
             message = f"{_MOST_LAUNCHES} launches were read; what stands behind them was not looked at"
-            result = replace(result, notes=(*result.notes, Note(NoteKind.TOO_LARGE, message, command.span)))
+            result = replace(result, notes=(*result.notes, Note(NoteKind.UNSUPPORTED, message, command.span)))
             break
         if _is_read_inside(command, inner.get(id(command), ())):
             continue
@@ -334,8 +335,13 @@ def _read(line: Line, header: dict[str, slurm.Asked], tree: Tree, *, elsewhere: 
         scheduler=scheduler,
     )
     environment = state_environment(launch, line.environment)
+    notes = reading.notes
+    if len(line.environment) > MOST_VARIABLES:
+        message = f"{MOST_VARIABLES} variables of this launch were read; it is given more"
+        notes = (*notes, Note(NoteKind.UNSUPPORTED, message, launch.command.span))
     return replace(
         reading,
         claims=with_origins((*copies.claims, *reading.claims, *context.claims, *environment.claims), launch.command),
+        notes=notes,
         references=(*reading.references, *references),
     )

@@ -268,3 +268,11 @@ def test_options_of_horovodrun() -> None:
     said = values(reading, source="horovodrun")
     assert (said["tasks"], said["min_tasks"], said["max_tasks"], said["controller"]) == (4, 2, 8, "gloo")
     assert only(reading, "env.NCCL_SOCKET_IFNAME").value == Known("eth0")
+
+
+def test_what_is_cut_off_is_noted() -> None:
+    many = read("torchrun --nproc_per_node=2 t.py\n" * 105)
+    assert len(many.launches) == 100
+    assert [note.span.line for note in many.notes if "launches were read" in note.message] == [101]
+    exports = "".join(f"export V{number}=1\n" for number in range(310))
+    assert any("variables of this launch" in note.message for note in read(f"{exports}torchrun t.py\n").notes)

@@ -1,0 +1,1 @@
+ray start --head --port=6379 --block
