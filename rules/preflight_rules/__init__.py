@@ -240,6 +240,8 @@ PACK: tuple[str, ...] = (
     "preflight_rules.group_setup:gloo_without_interface",
     "preflight_rules.group_setup:scheduler_variable_does_not_exist",
     "preflight_rules.group_setup:rendezvous_variable_misnamed",
+    "preflight_rules.spawning:spawn_under_launcher",
+    "preflight_rules.spawning:more_loader_workers_than_cores",
     "preflight_rules.uneven_data:shares_of_ranks_uneven",
     "preflight_rules.ray_placement:placement_group_waited_for_without_end",
     "preflight_rules.versions:framework_version_open_on_each_node",

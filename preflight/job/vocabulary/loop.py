@@ -10,6 +10,7 @@ LOOP = (
     Quantity("guarded_collective", str, "collective that only some ranks come to"),
     Quantity("group_left_on_failure", str, "call that waits for other ranks, made when this one has failed"),
     Quantity("device_of_masked_list", tuple, "GPU index taken from the list that CUDA_VISIBLE_DEVICES was set to"),
+    Quantity("spawned_processes", int, "processes that the script makes of each one it is started as", "processes"),
     Quantity("device_index", int, "GPU chosen by a number above 0 that is written out"),
     Quantity("device_of_global_rank", str, "GPU chosen by the global rank"),
     Quantity("uneven_shards", str, "division of samples among ranks that leaves the last rank fewer, unpadded"),

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from preflight.job import Claim, Known, Relation, Unresolved, Value, alternatives, lift, one_of
 from preflight.job.hostname import split_endpoint
 from preflight.job.value import Plain
 from preflight.sources.python.module import Module, argument, is_none, last, value_of
+from preflight.sources.python.ranks import Who
+from preflight.sources.python.standing import ranks_of
 
 #: Positions of torch.distributed.init_process_group's arguments (torch 2.1 to 2.9).
 _TORCH = {"backend": 0, "init_method": 1, "timeout": 2, "world_size": 3, "rank": 4}
@@ -19,6 +22,7 @@ _STARTING = (
     "init_distributed",
     "InitProcessGroupKwargs",
     "init_rpc",
+    "spawn",
     "DistributedReadingService",
     "DistributedDataParallel",
     "DataParallel",
@@ -26,6 +30,8 @@ _STARTING = (
     "FullyShardedDataParallel",
     "fully_shard",
 )
+#: A script that asks for these knows that a launcher may have started it.
+_LAUNCHED = re.compile(r"LOCAL_RANK|WORLD_SIZE|TORCHELASTIC|is_torchelastic_launched|local_rank")
 _TIMEDELTA = ("days", "seconds", "microseconds", "milliseconds", "minutes", "hours", "weeks")
 _SECONDS = {
     "days": 86400.0,
@@ -49,6 +55,8 @@ def claims(module: Module) -> Iterator[Claim]:
             yield from _group(module, call, _DEEPSPEED)
         elif short == "InitProcessGroupKwargs":
             yield from _group(module, call, {"backend": 0, "init_method": 1, "timeout": 2})
+        elif short == "spawn" and ("multiprocessing" in name or name == "mp.spawn"):
+            yield from _spawned(module, call)
         elif short == "init_rpc":
             yield module.claim("host_name_transport", "tensorpipe", call)
         elif short == "DistributedReadingService":
@@ -112,6 +120,14 @@ def _backend(module: Module, expression: ast.expr) -> Value:
     if ".Backend." in f".{written}":
         return Known(last(written))
     return module.fold(expression)
+
+
+def _spawned(module: Module, call: ast.Call) -> Iterator[Claim]:
+    """How many processes `mp.spawn` makes of this one, where every rank comes there and nothing asks for a launcher."""
+    count = argument(call, "nprocs", 2)
+    standing = ranks_of(module).standing(call)
+    if count is not None and standing.who is Who.ALL and _LAUNCHED.search(module.file.text) is None:
+        yield module.claim("spawned_processes", module.fold(value_of(count)), call)
 
 
 def _lowered(value: Value) -> Value:

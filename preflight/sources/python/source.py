@@ -89,6 +89,7 @@ _OF_MODULES = frozenset(
         "group_left_on_failure",
         "device_of_masked_list",
         "device_index",
+        "spawned_processes",
         "host_name_transport",
         "device_of_global_rank",
         "uneven_shards",
