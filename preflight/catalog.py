@@ -88,7 +88,6 @@ def sources() -> tuple[Any, ...]:
     return load(SOURCES).items
 
 
-@functools.cache
 def areas() -> dict[str, str]:
     """What the areas of rules and checks are about, as the packs that were loaded say in `AREAS` beside `PACK`."""
     found: dict[str, str] = {}

@@ -58,6 +58,7 @@ def baseline_prune(paths: tuple[Path, ...], root: Path | None, **chosen: Any) ->
     """Take out of the baseline what PATHS no longer hold, and list it."""
     from preflight import api, deliver
     from preflight import baseline as baselines
+    from preflight.errors import UsageError
 
     wanted = paths or (Path(),)
     said = chosen.pop("baseline")
@@ -67,7 +68,12 @@ def baseline_prune(paths: tuple[Path, ...], root: Path | None, **chosen: Any) ->
     configuration = replace(found.configuration, baseline=before.entries, baseline_file=str(file))
     gone = api.lint(wanted, root=root, configuration=configuration).coverage.idle_baseline
     top = api.root_of(wanted, root)
-    gone = (*gone, *(entry for entry in before.entries if not (top / entry.path).exists()))
+    missing = [entry for entry in before.entries if not (top / entry.path).exists()]
+    # From another folder than it was written in, every file looks gone.
+    if len(missing) < len(before.entries) or file.resolve().parent == top.resolve():
+        gone = tuple(dict.fromkeys((*gone, *missing)))
+    elif missing:
+        raise UsageError(f"none of the files in {file} lies below {top}; prune it where it was written, or with --root")
     after = baselines.without(before, gone)
     if after != before:
         deliver.write(file, baselines.dump(after))

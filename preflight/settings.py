@@ -66,9 +66,9 @@ class Settings:
     per_file_ignores: Annotated[dict[str, list[str]], "Rules that do not count in files, by pattern."] = field(
         default_factory=dict
     )
-    mandatory: Annotated[list[str], "Rules and checks whose findings nothing can suppress."] = field(
-        default_factory=list
-    )
+    mandatory: Annotated[
+        list[str], "Rules and checks that run whatever is ignored, and whose findings nothing suppresses."
+    ] = field(default_factory=list)
     baseline: Annotated[str | None, "File of accepted findings, relative to this one."] = None
     site_rules: Annotated[
         list[str], "Files of site rules, relative to this one; only in a configuration named with --config."

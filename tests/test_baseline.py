@@ -68,6 +68,19 @@ def test_findings_of_files_that_are_gone_are_pruned(tree: Path, capfd: pytest.Ca
     assert "1 finding taken out, 0 left" in capfd.readouterr().out
 
 
+def test_from_another_folder_nothing_is_pruned(
+    tree: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(["baseline", "write"]) == 0
+    kept = (tree / NAME).read_bytes()
+    (tree / "jobs").mkdir()
+    (tree / "jobs" / "other.sh").write_text("#!/bin/bash\ntorchrun --standalone train.py\n")
+    monkeypatch.chdir(tree / "jobs")
+    assert cli.run(["baseline", "prune", "--baseline", f"../{NAME}"]) == 2
+    assert "prune it where it was written" in capfd.readouterr().err
+    assert (tree / NAME).read_bytes() == kept
+
+
 def test_the_configuration_may_name_it(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tree / "preflight.toml").write_text('baseline = "accepted.json"\n')
     assert cli.run(["lint"]) == 2
