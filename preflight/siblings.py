@@ -97,5 +97,8 @@ def _are_numbered_nodes(group: Sequence[str], built: Mapping[str, Sequence[Job]]
     if len(group) < 2 or not all(_NODE_BY_NUMBER.fullmatch(path.rpartition("/")[2].lower()) for path in group):
         return False
     parts = _parts(group, built)
-    nodes = {job.value("nodes", scope) for path in group for job in built[path] for scope in _scopes(job)}
-    return None not in parts and nodes == {Known(len(group))}
+    return None not in parts and any(
+        {job.value(name, scope) for path in group for job in built[path] for scope in _scopes(job)}
+        == {Known(len(group))}
+        for name in ("nodes", "ps_workers")
+    )

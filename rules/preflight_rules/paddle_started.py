@@ -21,6 +21,8 @@ from preflight_rules.reading import (
     where,
 )
 
+#: Names of scripts of which each starts one node: trainer0.sh, worker-1.sh, node2.sh.
+_NUMBERED = re.compile(r"(?:.*[-_.])?(?:node|worker|trainer|machine|host|rank)[-_]?\d+\.\w+")
 #: What a line waits with.
 _PAUSE = re.compile(r"\b(?:sleep|wait|nc|timeout)\b")
 #: A command ends with this where the shell goes on without waiting for it.
@@ -131,8 +133,8 @@ def index_of_role_twice(job: Job) -> Iterator[Verdict]:
     """Two trainers that run at the same time have one index.
 
     What it checks:
-        Trainers (or collective ranks with PADDLE_TRAINER_ID) of one program that are started in the background of
-        one script have different indices.
+        Trainers of one list of servers that are started in the background of one script, or by scripts that are
+        numbered like nodes, have different indices.
 
     Why it matters:
         The servers take the two for one trainer and wait for the other index for ever.
@@ -144,7 +146,7 @@ def index_of_role_twice(job: Job) -> Iterator[Verdict]:
         Count the indices from 0, one for each trainer.
 
     Known limits:
-        Launches that run one after the other, and those of different files, are not compared.
+        Launches that run one after the other, and those of files with other names, are not compared.
 
     Evidence:
         PaddlePaddle/Paddle#16138, PaddlePaddle/Paddle#3659.
@@ -161,16 +163,18 @@ def index_of_role_twice(job: Job) -> Iterator[Verdict]:
             if open_end is not None or len(found) != 1:
                 yield open_end or unknown(launch.id, "nothing says which trainer it is")
                 continue
-            key = (launch.span.path, found[0])
+            numbered = _NUMBERED.fullmatch(launch.span.path.rpartition("/")[2].lower())
+            key = ("" if numbered else launch.span.path, found[0])
             first = seen.setdefault(key, (launch, claims[0]))
-            if first[0] is not launch and _stays(first[0]) and _same_servers(job, first[0], launch):
+            apart = first[0].span.path != launch.span.path
+            if first[0] is not launch and (apart or _stays(first[0])) and _same_servers(job, first[0], launch):
                 same = first[1].span == claims[0].span
                 yield failed(
                     launch.id,
                     f"{quoted(claims[0])} is the index of every trainer that runs the script."
                     if same
-                    else f"{quoted(claims[0])} is the index of the trainer of {where(first[1])} too, which still runs"
-                    " then.",
+                    else f"{quoted(claims[0])} is the index of the trainer of {where(first[1])} too, which runs at the"
+                    " same time.",
                     at=claims[0],
                     also=((launch, "a second trainer"),) if same else ((first[1], f"trainer {found[0]} already"),),
                     remedy="Give each trainer an index of its own, counted from 0.",
