@@ -84,6 +84,25 @@ HARMLESS = [tabs, placeholders, latin, windows_lines, empty]
 FILES = ["run.sh", "hostfile", "ds_config.json", "train.py"]
 #: Files that stand for themselves, beside the job above.
 OTHERS = {
+    "config.yaml": """\
+runner:
+  train_data_dir: data
+  train_reader_path: reader
+  sync_mode: async
+  num_workers: 4
+hyper_parameters:
+  optimizer: {class: Adam, strategy: async}
+  sparse_feature_number: 1000001
+  sparse_feature_dim: 9
+""",
+    "conf.py": """\
+HOSTS = ["root@10.0.0.1", "root@10.0.0.2"]
+PADDLE_NIC = "eth0"
+PADDLE_PORT = 7164
+PADDLE_PORTS_NUM = 2
+PADDLE_PORTS_NUM_FOR_SPARSE = 2
+""",
+    "train.list": "data/part-0.txt\ndata/part-1.txt\ndata/part-4.txt\n",
     "job.yaml": """\
 apiVersion: kubeflow.org/v1
 kind: PyTorchJob
