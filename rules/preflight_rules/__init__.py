@@ -264,6 +264,8 @@ PACK: tuple[str, ...] = (
     "preflight_rules.kubernetes_cost:gpus_beside_cpu_backend",
     "preflight_rules.kubernetes_cost:ray_announces_more_gpus_than_pod",
     "preflight_rules.kubernetes:cpu_limit_below_ranks",
+    "preflight_rules.kubernetes:shared_memory_above_memory_limit",
+    "preflight_rules.kubernetes_roles:image_tag_moves",
     "preflight_rules.kubernetes_placement:pod_larger_than_instance",
     "preflight_rules.kubernetes_placement:job_larger_than_quota",
     "preflight_rules.kubernetes_placement:network_policy_blocks_ranks",

@@ -212,3 +212,58 @@ def cpu_limit_below_ranks(job: Job) -> Iterator[Verdict]:
                 yield passed(workload.id)
     if not met:
         yield not_applicable(job.name, "no training pod limits both CPUs and GPUs")
+
+
+@rule(
+    "KUB026",
+    "shared-memory-above-memory-limit",
+    severity=Severity.WARNING,
+    evidence=("https://kubernetes.io/docs/concepts/storage/volumes/#emptydir",),
+)
+def shared_memory_above_memory_limit(job: Job) -> Iterator[Verdict]:
+    """A pod's /dev/shm may grow beyond the memory that the pod may use.
+
+    What it checks:
+        The sizeLimit of the memory volume at /dev/shm is below the pod's memory limit.
+
+    Why it matters:
+        What is written to a memory volume counts as memory of the container. Loader workers and NCCL fill what they
+        are promised, and the container is killed for memory long before the volume is full.
+
+    Example:
+        `sizeLimit: 64Gi` and `limits: {memory: 32Gi}`.
+
+    Fix:
+        Raise the memory limit to what the processes need plus the volume, or lower the sizeLimit.
+
+    Known limits:
+        A volume that is never filled does no harm.
+
+    Evidence:
+        Kubernetes documentation, "emptyDir" ("files you write count against the memory limit of the container").
+    """
+    met = False
+    for workload in workloads(job):
+        for role in workload.trainers:
+            sizes, limits = role.say("shm_mib"), role.say("pod_memory_mib")
+            known = [claim for claim in sizes if not isinstance(claim.value, Unresolved)]
+            if not sizes or not limits:
+                continue
+            met = True
+            open_end = undecided(workload.id, (*limits, *(known or sizes)))
+            shm, memory = numbers(job_value(known)) if known else (), numbers(job_value(limits))
+            if open_end is not None:
+                yield open_end
+            elif shm and memory and min(shm) >= max(memory):
+                yield failed(
+                    workload.id,
+                    f"{quoted(known[0])} lets /dev/shm grow to {min(shm)} MiB, and {placed(limits[0])} kills the pod at"
+                    f" {max(memory)} MiB, with what lies there counted.",
+                    at=known[0],
+                    also=((limits[0], "the pod's memory"),),
+                    remedy="Raise the memory limit above the volume, or make the volume smaller.",
+                )
+            else:
+                yield passed(workload.id)
+    if not met:
+        yield not_applicable(job.name, "no pod limits both its memory and the volume at /dev/shm")

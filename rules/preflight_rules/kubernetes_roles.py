@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from preflight.job import Claim, Job, Unresolved
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
 from preflight.outcome import Confidence, Severity
-from preflight_rules.reading import placed, quoted, texts
-from preflight_rules.workloads import Workload, workloads
+from preflight_rules.reading import numbers, placed, quoted, texts
+from preflight_rules.workloads import Workload, certainly, workloads
 
 #: Kinds whose training roles run one program, split only by rank.
 _ONE_PROGRAM = frozenset(("PyTorchJob", "PaddleJob", "XGBoostJob", "JAXJob"))
@@ -277,3 +277,64 @@ def operator_variable_set_by_hand(job: Job) -> Iterator[Verdict]:
 
 
 _OPERATORS = frozenset(("env.RANK", "env.WORLD_SIZE", "env.MASTER_ADDR", "env.MASTER_PORT", "env.PET_NODE_RANK"))
+
+
+@rule(
+    "KUB027",
+    "image-tag-moves",
+    severity=Severity.INFO,
+    profile="pedantic",
+    evidence=("https://kubernetes.io/docs/concepts/containers/images/", "NVIDIA/nccl#286"),
+)
+def image_tag_moves(job: Job) -> Iterator[Verdict]:
+    """The pods of a distributed job run an image whose tag may mean something else tomorrow.
+
+    What it checks:
+        The images of a job of several pods carry a tag other than `latest`, or a digest.
+
+    Why it matters:
+        Each node pulls for itself, and keeps what it has: after a push the nodes run different versions of one program,
+        and a rank that is restarted on another node joins with other code.
+
+    Example:
+        `image: registry/train` in a job of eight workers.
+
+    Fix:
+        A tag that is never pushed twice, or `image@sha256:...`.
+
+    Known limits:
+        A tag that looks fixed can be pushed again.
+
+    Evidence:
+        Kubernetes documentation, "Images"; NVIDIA/nccl#286 (versions that differed between nodes).
+    """
+    met = False
+    for workload in workloads(job):
+        counted = workload.pods()
+        if not certainly(counted, 2):
+            continue
+        images = [claim for role in workload.roles for claim in role.say("pod_image")]
+        moving = [claim for claim in images if any(_moves(text) for text in texts(claim.value))]
+        open_one = next((claim for claim in images if isinstance(claim.value, Unresolved)), None)
+        if not images:
+            continue
+        met = True
+        if moving:
+            yield failed(
+                workload.id,
+                f"{quoted(moving[0])} names no fixed version, and {max(numbers(counted))} pods pull it by themselves.",
+                at=moving[0],
+                remedy="Name a tag that is never pushed twice, or a digest.",
+            )
+        elif open_one is not None:
+            yield unknown(workload.id, f"{quoted(open_one)} is filled in later", at=open_one)
+        else:
+            yield passed(workload.id)
+    if not met:
+        yield not_applicable(job.name, "no job of several pods names its images")
+
+
+def _moves(image: str) -> bool:
+    """Whether an image has no tag, or `latest`, and no digest."""
+    name = image.strip().rpartition("/")[2]
+    return bool(name) and "@" not in name and name.partition(":")[2] in ("", "latest")

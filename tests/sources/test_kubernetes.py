@@ -332,3 +332,17 @@ spec:
     (gpus,) = [claim for claim in _about(reading, "gpus_per_node") if claim.scope == reading.launches[0].scope]
     assert (gpus.value, gpus.span.line) == (Known(3), 6)
     assert _values(reading, "pod_gpus") == [Known(4)]
+
+
+def test_a_ray_job_submits_its_entry_point() -> None:
+    text = """\
+apiVersion: ray.io/v1
+kind: RayJob
+spec:
+  entrypoint: torchrun --nproc_per_node=2 train.py
+  rayClusterSpec:
+    headGroupSpec: {template: {spec: {containers: [{name: h, image: i}]}}}
+"""
+    (launch,) = _read(text).launches
+    assert (launch.launcher, launch.program, launch.span.line) == ("torchrun", "train.py", 4)
+    assert _read(text.replace("torchrun --nproc_per_node=2", "python")).launches == ()

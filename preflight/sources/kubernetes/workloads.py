@@ -173,7 +173,25 @@ class Manifest:
                 if reading.launches and key not in seen:
                     seen.add(key)
                     found.append((role, container, reading))
+                elif workload.is_training and not reading.launches:
+                    # A program with no launcher around it is no launch, and its script still belongs to the job.
+                    self._add(Reading(references=reading.references))
+        found.extend(self._entrypoint(workload))
         return found
+
+    def _entrypoint(self, workload: Workload) -> Iterator[tuple[Role, Node, Reading]]:
+        """What a RayJob submits to its cluster."""
+        head = next((role for role in workload.roles if role.name == "head"), None)
+        if workload.entrypoint is None or head is None:
+            return
+        script = self._containers.line(workload.entrypoint.node, {})
+        self.commands.extend(script.commands)
+        reading = read_commands(script.commands, {}, self._tree, batch=False)
+        reading = replace(reading, references=(*script.references, *reading.references))
+        if reading.launches:
+            yield head, workload.entrypoint.node, reading
+        else:
+            self._add(Reading(references=reading.references))
 
     def _state_launch(
         self, workload: Workload, role: Role, scope: Scope, reading: Reading, container: Node | None = None
