@@ -122,10 +122,10 @@ def _meant(name: str, tables: tuple[Generated, ...]) -> str:
     for group in _SYNONYMS:
         if plain in group:
             for other in group:
-                row = next((row for table in tables if (row := table.find(f"--{other}")) is not None), None)
-                if row is not None:
-                    return row.spellings[-1]
-    close = difflib.get_close_matches(name, [s for s in spellings if s.startswith("--")], n=1, cutoff=_ALIKE)
+                if f"--{other}" in spellings:
+                    return f"--{other}"
+    long = [spelling for spelling in spellings if spelling.startswith("--") and not spelling.startswith("--no")]
+    close = difflib.get_close_matches(name, long, n=1, cutoff=_ALIKE)
     return close[0] if close else ""
 
 
