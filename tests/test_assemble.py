@@ -6,6 +6,7 @@ import pytest
 
 from preflight.assemble import assemble
 from preflight.job import Job, Known, NoteKind, Scope, Strength, Unresolved
+from preflight.sources.accelerate_config import AccelerateSource
 from preflight.sources.base import Reading, Source, SourceFile, Tree
 from preflight.sources.deepspeed_json import DeepSpeedSource
 from preflight.sources.hostfile import HostfileSource
@@ -253,3 +254,13 @@ def test_a_launch_over_ssh_is_one_launch_however_it_is_quoted(tmp_path: Path) ->
     lines = "ssh node1 torchrun --nnodes=2 t.py &\nssh node2 'cd /w && torchrun --nnodes=2 t.py'\n"
     (job,) = build(tmp_path, {"run.sh": lines}, "run.sh")
     assert [launch.id for launch in job.launches] == ["run.sh:1", "run.sh:2"]
+
+
+def test_a_configuration_of_accelerate_alone_says_how_many_processes_each_machine_starts(tmp_path: Path) -> None:
+    (tmp_path / "acc.yaml").write_text(
+        "compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_GPU\nnum_machines: 2\nnum_processes: 16\n"
+    )
+    (job,) = assemble(tmp_path, [tmp_path / "acc.yaml"], sources=(AccelerateSource(),))
+    (claim,) = job.about("processes_per_node")
+    assert (claim.value, claim.source) == (Known(8), "derived")
+    assert [c.quantity for c in claim.because] == ["world_size", "nodes"]

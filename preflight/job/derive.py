@@ -24,7 +24,22 @@ def with_derived(job: Job) -> Job:
         job = job.with_claims(_processes_from_world(job, launch))
         job = job.with_claims(_world_size(job, launch))
         job = job.with_claims(_data_parallel_size(job, launch))
+    if not job.launches:
+        job = job.with_claims(_processes_of_configuration(job))
     return job
+
+
+def _processes_of_configuration(job: Job) -> Iterator[Claim]:
+    """What `_processes_from_world` says of a launch, of a configuration that stands alone."""
+    world = [claim for claim in job.setting("world_size") if claim.source == "accelerate"]
+    nodes = [claim for claim in job.requiring("nodes") if claim.source == "accelerate"]
+    if len(world) == 1 and nodes and not job.setting("processes_per_node"):
+        first, because = world[0], (*world, *nodes)
+        value = lift(_share, first.value, join(claim.value for claim in nodes))
+        spelling = " / ".join(dict.fromkeys(claim.spelling for claim in because))
+        yield Claim(
+            "processes_per_node", value, first.span, spelling, "derived", strength=first.strength, because=because
+        )
 
 
 def _processes_from_tasks(job: Job, launch: Launch) -> Iterator[Claim]:

@@ -79,11 +79,6 @@ def wrap_class_missing(job: Job) -> Iterator[Verdict]:
         yield not_applicable(job.name, "nothing wraps layers by policy")
 
 
-def _is_named(job: Job, scope: Scope) -> bool:
-    """Whether a class is named, or the model names its own."""
-    return bool(job.about("fsdp_layer_classes", scope)) or _names_own_layers(job, scope)
-
-
 def _names_own_layers(job: Job, scope: Scope) -> bool:
     """Whether the model is one of the transformers library, which say themselves which layers are kept whole.
 
