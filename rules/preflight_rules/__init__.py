@@ -180,6 +180,7 @@ PACK: tuple[str, ...] = (
     "preflight_rules.paddle_addresses:node_address_not_among_nodes",
     "preflight_rules.paddle_addresses:fleet_variable_missing",
     "preflight_rules.paddle_addresses:endpoint_malformed",
+    "preflight_rules.paddle_addresses:link_local_address",
     "preflight_rules.paddle_addresses:global_shuffle_within_one_trainer",
     "preflight_rules.fleet_sizes:trainer_degrees_do_not_divide_ranks",
     "preflight_rules.paddlerec:update_mode_unknown",

@@ -276,3 +276,73 @@ def global_shuffle_within_one_trainer(job: Job) -> Iterator[Verdict]:
             )
     if not met:
         yield not_applicable(job.name, "no script of fleet shuffles over all trainers")
+
+
+@rule(
+    "PDL015",
+    "link-local-address",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("PaddlePaddle/Paddle#47326", "PaddlePaddle/Paddle#47130"),
+)
+def link_local_address(job: Job) -> Iterator[Verdict]:
+    """Processes of several nodes of Paddle are to meet at a link-local address.
+
+    What it checks:
+        The master, the nodes and the servers of a launch of Paddle are no addresses of 169.254.0.0/16 or fe80::/10.
+
+    Why it matters:
+        A host gives itself such an address when it was given none, for one interface and one link. Other nodes cannot
+        reach it, or reach another host; and the launcher, which asks what its own name resolves to, finds loopback.
+
+    Example:
+        `--master=169.254.60.61:8090 --nnodes=2`.
+
+    Fix:
+        Use the address of the interface that the nodes share, and export it as POD_IP on each node.
+
+    Known limits:
+        Two nodes on one cable may be joined like that on purpose.
+
+    Evidence:
+        PaddlePaddle/Paddle#47326 and #47130.
+    """
+    met = False
+    for launch in job.launches:
+        claims = [
+            claim
+            for name in ("master_addr", "hosts", "ps_server_endpoints")
+            for claim in job.setting(name, launch.scope)
+        ]
+        if launch.launcher != "paddle" or not claims:
+            continue
+        met = True
+        open_end = undecided(launch.id, claims, launch)
+        found = next((c for c in claims if any(_link_local(text) for text in _addresses(c))), None)
+        if open_end is not None:
+            yield open_end
+        elif found is not None:
+            address = next(text for text in _addresses(found) if _link_local(text))
+            yield failed(
+                launch.id,
+                f"{quoted(found)}: {address} is link-local, an address that a host gave itself; other nodes do not"
+                " reach it.",
+                at=found,
+                remedy="Use an address of the network that the nodes share, and export it as POD_IP on each node.",
+            )
+        else:
+            yield passed(launch.id)
+    if not met:
+        yield not_applicable(job.name, "no launch of Paddle names an address")
+
+
+def _addresses(claim: Claim) -> tuple[str, ...]:
+    found: list[str] = []
+    for value in claim.alternatives:
+        found.extend(str(item) for item in value) if isinstance(value, tuple) else found.append(str(value))
+    return tuple(found)
+
+
+def _link_local(address: str) -> bool:
+    text = address.strip("[]").lower()
+    return text.startswith(("169.254.", "fe80:"))

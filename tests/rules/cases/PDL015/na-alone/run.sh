@@ -1,0 +1,2 @@
+#!/bin/bash
+fleetrun --gpus=0,1 train.py

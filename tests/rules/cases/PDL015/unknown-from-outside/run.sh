@@ -1,0 +1,2 @@
+#!/bin/bash
+fleetrun --master=$MASTER:8090 --nnodes=2 train.py
