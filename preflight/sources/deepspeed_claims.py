@@ -39,6 +39,8 @@ QUANTITY_OF: dict[tuple[str, ...], str] = {
     ("dataloader_drop_last",): "dataloader_drop_last",
 }
 _SECTIONS = frozenset(path[:depth] for path in QUANTITY_OF for depth in range(1, len(path)))
+#: A section with more keys than this is no configuration.
+_MOST_NAMES = 300
 #: Sections whose keys are claimed by name, too.
 _NAMED = frozenset(path for path in _SECTIONS if path[0] == "zero_optimization")
 
@@ -49,15 +51,15 @@ def state(stating: NodeStating, root: Node, *, of_others: bool = False) -> None:
     `of_others`: keys of another framework stand beside DeepSpeed's own, so those at the top are not claimed by name.
     """
     if not of_others:
-        for member in root.in_force:
+        for member in root.in_force[:_MOST_NAMES]:
             _name(stating, member, (member.key,))
     _section(stating, root, ())
 
 
 def _section(stating: NodeStating, node: Node, above: tuple[str, ...]) -> None:
-    for member in node.in_force:
+    for position, member in enumerate(node.in_force):
         path = (*above, member.key)
-        if above in _NAMED:
+        if above in _NAMED and position < _MOST_NAMES:
             _name(stating, member, path)
         if path in _SECTIONS and member.node.kind is Kind.OBJECT:
             _section(stating, member.node, path)

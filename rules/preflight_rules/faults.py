@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from preflight.job import Claim, Job, Known, OneOf, Unresolved
+from preflight.job import UNSEEN, Claim, Job, Known, OneOf, Unresolved
 from preflight.judgement import Verdict, failed, mend, not_applicable, passed, reworded, rule, unknown
 from preflight.outcome import Confidence, Severity
 from preflight_rules.reading import counted, job_value, numbers, quoted, texts, undecided, where
@@ -281,6 +281,8 @@ def hand_off_signal_not_handled(job: Job) -> Iterator[Verdict]:
                     safe=False,
                 ),
             )
+        elif not handled and any(note.span.path == claim.span.path and note.kind in UNSEEN for note in job.notes):
+            yield unknown(job.name, "a file that the script sources may set the trap", at=claim)
         elif not handled:
             yield failed(
                 job.name,

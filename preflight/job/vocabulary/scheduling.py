@@ -14,6 +14,7 @@ SCHEDULING = (
     Quantity("step_pipe_hides_failure", bool, "nothing in the script looks at the status of srun in that pipe"),
     Quantity("step_kills_on_failure", bool, "a task that fails ends the step (--kill-on-bad-exit)"),
     Quantity("step_module", str, "Python module the step starts with `-m`"),
+    Quantity("reaches_nodes", str, "program, other than srun, by which a batch script starts something on its nodes"),
     Quantity("plain_wait", bool, "the script waits for its background commands without looking how they ended"),
     Quantity("failure_watch", str, "what a script does to learn of a failure: `wait -n`, `wait PID`, a trap on EXIT"),
     Quantity("trapped_signal", str, "signal that a batch script handles with `trap`"),

@@ -21,6 +21,13 @@ from preflight.sources.launchers.wrappers import Wrapper, peel, program_name
 #: Steps of one script that are claimed.
 _MOST_STEPS = 200
 _LONGEST = 100
+#: Programs that go to the nodes of an allocation by themselves.
+_REACHING = frozenset(
+    (
+        *("mpirun", "mpiexec", "mpiexec.hydra", "horovodrun", "deepspeed", "pdsh", "clush", "ssh", "parallel", "ray"),
+        *("ibrun", "prun", "jsrun", "flux", "colossalai"),
+    )
+)
 _SIGNAL = re.compile(r"(?:SIG)?([A-Z]+[0-9]?)|([0-9]+)")
 _NUMBERED = {"2": "INT", "10": "USR1", "12": "USR2", "15": "TERM", "0": "EXIT", "18": "CONT", "1": "HUP"}
 
@@ -165,7 +172,10 @@ def _chores(command: Command, words: Sequence[str]) -> tuple[Claim, ...]:
         return ()
     stating = Stating("shell", Scope(), command.condition)
     spelling = " ".join(" ".join(word.spelling.split()) for word in command.words)[:_LONGEST]
-    if words[0] == "mkdir":
+    name = posixpath.basename(words[0])
+    if name in _REACHING:
+        stating.say("reaches_nodes", Known(name), command.span, spelling)
+    elif words[0] == "mkdir":
         for word in words[1:]:
             if word and not word.startswith("-"):
                 stating.say("directory_made", Known(word.rstrip("/")), command.span, spelling)
