@@ -281,7 +281,7 @@ def hand_off_signal_not_handled(job: Job) -> Iterator[Verdict]:
                     safe=False,
                 ),
             )
-        elif not handled and any(note.span.path == claim.span.path and note.kind in UNSEEN for note in job.notes):
+        elif not handled and _sources_unseen(job, claim.span.path):
             yield unknown(job.name, "a file that the script sources may set the trap", at=claim)
         elif not handled:
             yield failed(
@@ -304,6 +304,14 @@ def hand_off_signal_not_handled(job: Job) -> Iterator[Verdict]:
             yield passed(job.name)
     if not met:
         yield not_applicable(job.name, "no signal before the time limit is asked for")
+
+
+def _sources_unseen(job: Job, path: str) -> bool:
+    """Whether a script sources a file that could not be read."""
+    return any(
+        note.kind in UNSEEN and note.span.path == path and note.span.snippet.lstrip().startswith(("source ", ". "))
+        for note in job.notes
+    )
 
 
 @rule(
