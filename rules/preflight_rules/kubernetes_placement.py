@@ -38,7 +38,8 @@ def pod_larger_than_instance(job: Job) -> Iterator[Verdict]:
         Ask for what the machine has, or name another machine type.
 
     Known limits:
-        Time-slicing announces more GPUs than there are. Types that are not in the table are left alone.
+        Time-slicing announces more GPUs than there are; MIG instances are not counted. Types that are not in the table
+        are left alone.
 
     Evidence:
         ray-project/ray#47792 (a bundle that fits no node waits for ever); the clouds' lists of machine types.
@@ -46,7 +47,8 @@ def pod_larger_than_instance(job: Job) -> Iterator[Verdict]:
     met = False
     for workload in workloads(job):
         for role in workload.roles:
-            gpus = role.say("pod_gpus")
+            # A GPU that is cut into instances counts several times.
+            gpus = tuple(claim for claim in role.say("pod_gpus") if "/mig-" not in claim.spelling)
             labels = [claim for claim in role.every("node_label") if _sizes(claim)]
             if not gpus or not labels:
                 continue

@@ -256,7 +256,7 @@ def operator_variable_set_by_hand(job: Job) -> Iterator[Verdict]:
         found = [
             claim
             for claim in workload.claims.everything(workload.id)
-            if claim.scope.role and claim.quantity in _OPERATORS
+            if claim.scope.role and claim.quantity in _OPERATORS and not _is_operators_own(workload, claim)
         ]
         for claim in found:
             name = claim.quantity.removeprefix("env.")
@@ -274,6 +274,16 @@ def operator_variable_set_by_hand(job: Job) -> Iterator[Verdict]:
             yield passed(workload.id)
     if not met:
         yield not_applicable(job.name, "no PyTorchJob")
+
+
+def _is_operators_own(workload: Workload, claim: Claim) -> bool:
+    """Whether a value is the one that the operator sets anyway."""
+    if claim.quantity == "env.MASTER_PORT":
+        return texts(claim.value) == ("23456",)
+    if claim.quantity == "env.WORLD_SIZE":
+        pods = numbers(workload.pods())
+        return len(pods) == 1 and texts(claim.value) == (str(pods[0]),)
+    return False
 
 
 _OPERATORS = frozenset(("env.RANK", "env.WORLD_SIZE", "env.MASTER_ADDR", "env.MASTER_PORT", "env.PET_NODE_RANK"))
