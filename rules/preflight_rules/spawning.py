@@ -20,7 +20,7 @@ _STARTERS = frozenset(
     "spawn-under-launcher",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    evidence=("https://docs.pytorch.org/docs/stable/elastic/run.html", "pytorch/examples#969"),
+    evidence=("https://docs.pytorch.org/docs/stable/elastic/run.html",),
 )
 def spawn_under_launcher(job: Job) -> Iterator[Verdict]:
     """A script that starts its own ranks is started once for each rank by a launcher.
@@ -43,7 +43,7 @@ def spawn_under_launcher(job: Job) -> Iterator[Verdict]:
         A script that reads any of these variables may do without spawn then, and is not judged.
 
     Evidence:
-        torchrun documentation, transitioning to torchrun; pytorch/examples#969 (a script with spawn of its own).
+        torchrun documentation, transitioning to torchrun.
     """
     met = False
     for subject, spawns in stated(job, "spawned_processes"):

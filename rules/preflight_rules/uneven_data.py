@@ -7,8 +7,14 @@ from collections.abc import Iterator
 from preflight.job import Job, Unresolved
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
 from preflight.outcome import Confidence, Severity
-from preflight_rules.reading import quoted, subjects
+from preflight_rules.reading import quoted, spoken, subjects
 from preflight_rules.script_reading import stated, surely_one_rank
+
+_WHAT = {
+    "clamp": "cuts off the last rank's share, which was rounded up for the others",
+    "rest": "gives the last rank what is left over, which the others do not get",
+    "stride": "gives the first ranks one sample more than the others",
+}
 
 
 @rule(
@@ -19,11 +25,11 @@ from preflight_rules.script_reading import stated, surely_one_rank
     evidence=("mlcommons/storage#455", "Lightning-AI/pytorch-lightning#13498"),
 )
 def shares_of_ranks_uneven(job: Job) -> Iterator[Verdict]:
-    """A sampler written by hand gives the last rank fewer samples than the others.
+    """A sampler written by hand gives some ranks fewer samples than others.
 
     What it checks:
-        Where samples are divided among ranks with a share that is rounded up, what is missing at the end is padded,
-        dropped or wrapped around, not cut off with `min(...)`.
+        Where samples are divided among ranks by hand, with a share that is rounded up or in turn, what is missing at
+        the end is padded, dropped or wrapped around, not cut off with `min(...)` or left to the last rank.
 
     Why it matters:
         The last rank has fewer batches. When it is done with its epoch, the others wait for it in the next
@@ -52,8 +58,8 @@ def shares_of_ranks_uneven(job: Job) -> Iterator[Verdict]:
             continue
         yield failed(
             subject,
-            f"{quoted(share)} cuts off the last rank's share, which was rounded up for the others: where the samples"
-            " are no multiple of the ranks it runs fewer steps, and the others wait for it.",
+            f"{quoted(share)} {_WHAT.get(spoken(share.alternatives), _WHAT['clamp'])}: where the samples are no"
+            " multiple of the ranks they run different numbers of steps, and those that are done wait for the others.",
             at=share,
             remedy="Pad the indices to a multiple of the ranks (indices += indices[:missing]), or drop the rest on"
             " every rank; DistributedSampler does either (drop_last).",

@@ -21,7 +21,7 @@ def _module(text: str) -> Module:
 
 
 def _who(test: str, before: str = "") -> Who:
-    module = _module(f"{textwrap.dedent(before)}\nif {test}:\n    act()\n")
+    module = _module(f"import os\n{textwrap.dedent(before)}\nif {test}:\n    act()\n")
     return audience(module, module.nodes(ast.If)[-1].test)
 
 
@@ -57,6 +57,8 @@ def _who(test: str, before: str = "") -> Who:
         ("self.gpu_id == 0", Who.UNTOLD),
         ("should_save()", Who.UNTOLD),
         ("epoch % 5 == 0", Who.ALL),
+        ("os.environ.get('RANK')", Who.ALL),
+        ("not os.environ.get('LOCAL_RANK')", Who.ALL),
         ("args.fp16", Who.ALL),
         ("lora_rank > 0", Who.UNTOLD),
     ],

@@ -13,7 +13,7 @@ LOOP = (
     Quantity("spawned_processes", int, "processes that the script makes of each one it is started as", "processes"),
     Quantity("device_index", int, "GPU chosen by a number above 0 that is written out"),
     Quantity("device_of_global_rank", str, "GPU chosen by the global rank"),
-    Quantity("uneven_shards", str, "division of samples among ranks that leaves the last rank fewer, unpadded"),
+    Quantity("uneven_shards", str, "how samples are divided unevenly among ranks: clamp, rest, stride"),
     Quantity("checkpoint_written", str, "who writes a checkpoint: every rank, rank 0, the first rank of every node"),
     Quantity("checkpoint_guard", str, "condition under which a checkpoint is written; `because` of the former"),
 )

@@ -62,10 +62,13 @@ def claims(module: Module) -> Iterator[Claim]:
 
 def _guarded(module: Module) -> Iterator[Claim]:
     engines = _engines(module)
+    sharded = {module.bound_to(call) for call in module.named("FullyShardedDataParallel")} - {""}
     found: dict[int, list[tuple[ast.Call, Who, ast.expr]]] = {}
     functions: dict[int, Function | None] = {}
-    for call in module.named(*_SAVES_TOGETHER, *COLLECTIVES):
+    for call in module.named(*_SAVES_TOGETHER, "state_dict", *COLLECTIVES):
         together = last(module.called(call)) in _SAVES_TOGETHER and _receiver(module, call) in engines
+        # The state of a sharded model is gathered from all ranks.
+        together = together or (last(module.called(call)) == "state_dict" and _receiver(module, call) in sharded)
         if not together and not is_collective(module, call):
             continue
         standing = ranks_of(module).inside(call)
@@ -99,8 +102,11 @@ def _has_counterpart(module: Module, call: ast.Call) -> bool:
 
 
 def _engines(module: Module) -> frozenset[str]:
-    """The variables that hold an engine of DeepSpeed."""
+    """The variables that hold an engine of DeepSpeed or a trainer of Lightning, all of whose ranks save together."""
     found = set()
+    for call in module.named("Trainer"):
+        if module.called(call).startswith(("lightning", "pytorch_lightning")):
+            found.add(module.bound_to(call))
     for node in module.nodes(ast.Assign):
         if isinstance(node.value, ast.Call) and module.called(node.value) == "deepspeed.initialize":
             target = node.targets[0]

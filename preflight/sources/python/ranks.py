@@ -83,6 +83,9 @@ def audience(module: Module, test: ast.expr, depth: int = 0) -> Who:
         return complement(audience(module, test.operand, depth + 1))
     if isinstance(test, ast.Compare):
         return _compared(module, test)
+    if variable_read(module, test) is not None:
+        # Whether a launcher has set it; the text "0" is as true as any other.
+        return Who.ALL
     if is_rank(module, test):
         return complement(_first_of(module, test))
     return _named(module, test, depth)

@@ -36,7 +36,7 @@ _STRIDING = re.compile(r"[sS]ampler|[sS]hard")
 _LONGEST = 400
 
 
-_DIVIDES = re.compile(r"//|ceil\(|rank\s*:\s*:|range\([^)\n]*rank|_split\(")
+_DIVIDES = re.compile(r"//|% ?\w|ceil\(|rank\s*:\s*:|range\([^)\n]*rank|_split\(")
 
 
 def claims(module: Module) -> Iterator[Claim]:
@@ -51,16 +51,24 @@ def claims(module: Module) -> Iterator[Claim]:
         text = module.source(function)
         if "rank" not in text or _DIVIDES.search(text) is None:
             continue
-        clamp = _clamp(module, function) if "min(" in text else None
-        clamp = clamp or (_rest(module, function) if "- 1" in text else None) or _stride(module, function)
-        if clamp is None:
+        found = next(_uneven(module, function, text), None)
+        if found is None:
             continue
+        kind, place = found
         around = _around(module, function)
         if id(around) not in evened:
             evened[id(around)] = _EVENED.search(module.source(around))
         word = evened[id(around)]
-        value = Unresolved(f"`{word.group(0)}` may make the shares equal again") if word else Known(function.name)
-        yield module.claim("uneven_shards", value, clamp, condition="")
+        value = Unresolved(f"`{word.group(0)}` may make the shares equal again") if word else Known(kind)
+        yield module.claim("uneven_shards", value, place, condition="")
+
+
+def _uneven(module: Module, function: Function, text: str) -> Iterator[tuple[str, ast.AST]]:
+    """The kinds of uneven shares in a function, each at its place."""
+    for kind, words, find in (("clamp", ("min(", " > "), _clamp), ("rest", ("- 1",), _rest), ("stride", (), _stride)):
+        place = find(module, function) if not words or any(word in text for word in words) else None
+        if place is not None:
+            yield kind, place
 
 
 def _clamp(module: Module, function: Function) -> ast.AST | None:
@@ -87,7 +95,17 @@ def _clamp(module: Module, function: Function) -> ast.AST | None:
         for node in nodes
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and _is_start(module, node.value, shares)
     }
+    ends = {
+        end_of(node.targets[0])
+        for node in nodes
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and _adds_share(node.value, shares, starts)
+    } - {""}
     for node in nodes if shares else ():
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Compare) and len(node.body) == 1:
+            body = node.body[0]
+            cut = isinstance(body, ast.Assign) and end_of(body.targets[0]) == end_of(node.test.left)
+            if cut and end_of(node.test.left) in ends and isinstance(node.test.ops[0], (ast.Gt, ast.GtE)):
+                return node.test
         if isinstance(node, ast.Call) and last(module.called(node)) == "min" and len(node.args) == 2:
             for given in node.args:
                 if _is_start(module, given, shares) or _adds_share(given, shares, starts):
@@ -122,11 +140,22 @@ def _stride(module: Module, function: Function) -> ast.AST | None:
             parts = node.value.args[1:2]
             if last(module.called(node.value)) in ("array_split", "tensor_split") and is_rank(module, node.slice):
                 return node if parts and _is_count(parts[0]) else None
+        elif isinstance(node, ast.comprehension) and len(node.ifs) == 1 and _is_own_turn(module, node.ifs[0]):
+            return node.ifs[0]
         elif isinstance(node, ast.Call) and last(module.called(node)) == "range" and len(node.args) == 3:
             start, _, step = node.args
             if is_rank(module, start) and _is_count(step):
                 return node
     return None
+
+
+def _is_own_turn(module: Module, test: ast.expr) -> bool:
+    """`i % size == rank`."""
+    if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not isinstance(test.ops[0], ast.Eq):
+        return False
+    left, right = test.left, test.comparators[0]
+    turned = isinstance(left, ast.BinOp) and isinstance(left.op, ast.Mod) and _is_count(left.right)
+    return turned and is_rank(module, right)
 
 
 def _is_last(module: Module, test: ast.expr) -> bool:
