@@ -9,7 +9,7 @@ from preflight.job.value import Scalar
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
 from preflight.outcome import Severity
 from preflight_rules.reading import certainly_several, numbers, quoted, ranks_started, why_unresolved
-from preflight_rules.script_reading import launches_of, nodes_of, stated
+from preflight_rules.script_reading import launches_of, nodes_of, started_files, stated
 
 _MASK = "env.CUDA_VISIBLE_DEVICES"
 
@@ -73,7 +73,10 @@ def physical_gpu_index_after_mask(job: Job) -> Iterator[Verdict]:
         elif why_unresolved((chosen, mask)) is not None:
             yield unknown(subject, f"{quoted(chosen)} and {quoted(mask)} stand in branches", at=chosen)
         else:
-            yield _physical(subject, chosen, mask, listed, [found[0]], None)
+            # A module may hold such a number for a run of another kind.
+            sure = chosen.span.path in (*started_files(job), mask.span.path)
+            severity = None if sure else Severity.WARNING
+            yield _physical(subject, chosen, mask, listed, [found[0]], severity)
     if not met:
         yield not_applicable(job.name, "no GPU is chosen by an entry of a list that masks GPUs")
 
