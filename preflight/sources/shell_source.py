@@ -23,7 +23,7 @@ _LAUNCHING = re.compile(
     r"python|torch|deepspeed|ds_ssh|paddle|fleet|accelerate|srun|sbatch|mpi|horovod|\bray\b|composer|lightning|tensorflow"
     r"|llamafactory|axolotl|\b(?:lmf|trl|tune|swift|megatron)[ \t]"
     r"|docker|podman|singularity|apptainer|kubectl|jsrun|aprun|pdsh|^#(?:SBATCH|PBS|BSUB)\s"
-    r"|\b(?:NCCL|RCCL|GLOO|UCX|FI|TP_SOCKET|PADDLE|FLAGS)_|TRAINING_ROLE",
+    r"|\b(?:NCCL|RCCL|GLOO|UCX|FI|TP_SOCKET|PADDLE|FLAGS|PET)_|TRAINING_ROLE",
     re.MULTILINE,
 )
 _SCRIPT_NAMES = re.compile(r"[\w.+-]+")

@@ -118,6 +118,7 @@ PACK: tuple[str, ...] = (
     "preflight_rules.hosts:host_without_slots",
     "preflight_rules.hosts:hostfile_missing",
     "preflight_rules.endpoint_names:rendezvous_host_is_no_nodes_own_name",
+    "preflight_rules.endpoint_names:node_names_may_not_resolve",
     "preflight_rules.launch_contract:launcher_option_unknown",
     "preflight_rules.launch_contract:launcher_option_behind_program",
     "preflight_rules.launch_contract:proxy_without_exceptions",

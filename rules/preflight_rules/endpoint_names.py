@@ -121,3 +121,81 @@ def _is_among(host: str, known: set[str]) -> bool:
         return True
     short = host.partition(".")[0].lower()
     return short in {name.partition(".")[0].lower() for name in known}
+
+
+@rule(
+    "RDV009",
+    "node-names-may-not-resolve",
+    severity=Severity.WARNING,
+    confidence=Confidence.LOW,
+    evidence=("pytorch/pytorch#150532", "https://docs.pytorch.org/docs/stable/elastic/run.html"),
+)
+def node_names_may_not_resolve(job: Job) -> Iterator[Verdict]:
+    """The nodes meet at an address, but the ranks are told a name.
+
+    What it checks:
+        Where several nodes meet by c10d at an endpoint that is written as an address, that `--local-addr` (or
+        PET_LOCAL_ADDR) says under which address each node makes itself known.
+
+    Why it matters:
+        Without it torchrun hands the ranks the host name of the node of rank 0, as that node itself knows it. Where
+        names do not resolve between nodes, as an endpoint by address suggests, the rendezvous forms and the process
+        group then hangs.
+
+    Example:
+        `PET_RDZV_BACKEND=c10d PET_RDZV_ENDPOINT=10.2.0.7:36123 PET_NNODES=2` without PET_LOCAL_ADDR.
+
+    Fix:
+        `--local-addr=$(hostname -I | cut -d" " -f1)` on each node, or names that all nodes resolve.
+
+    Known limits:
+        Whether the names resolve is a matter for `preflight check`; where they do, nothing is wrong.
+
+    Evidence:
+        pytorch/pytorch#150532; torchrun documentation (--local-addr).
+    """
+    met = False
+    for launch in job.launches:
+        backend, hosts = job.setting("rendezvous_backend", launch.scope), job.setting("master_addr", launch.scope)
+        if launch.launcher != "torchrun" or texts(job_value(backend)) != ("c10d",) or not hosts:
+            continue
+        met = True
+        nodes, because = nodes_spanned(job, launch)
+        open_end = undecided(launch.id, (*because, *hosts), launch)
+        if open_end is not None:
+            yield open_end
+        elif certainly_several(nodes) and _is_address(hosts[0]) and not job.setting("local_addr", launch.scope):
+            yield _by_address(launch.id, hosts[0])
+        else:
+            yield passed(launch.id)
+    if not job.launches:
+        variables = {name: job.setting(f"env.PET_{name}") for name in ("RDZV_BACKEND", "RDZV_ENDPOINT", "NNODES")}
+        if all(variables.values()):
+            met = True
+            several = certainly_several(job_value(variables["NNODES"]))
+            c10d = texts(job_value(variables["RDZV_BACKEND"])) == ("c10d",)
+            endpoint = variables["RDZV_ENDPOINT"][0]
+            if several and c10d and _is_address(endpoint) and not job.setting("env.PET_LOCAL_ADDR"):
+                yield _by_address(job.name, endpoint)
+            else:
+                yield passed(job.name)
+    if not met:
+        yield not_applicable(job.name, "nothing meets by c10d at an endpoint it names")
+
+
+def _is_address(claim: Claim) -> bool:
+    found = [host_of(text) for text in texts(claim.value)]
+    return bool(found) and all(
+        host.count(".") == 3 and host.replace(".", "").isdigit() and not is_loopback(host) and host != "0.0.0.0"
+        for host in found
+    )
+
+
+def _by_address(subject: str, claim: Claim) -> Verdict:
+    return failed(
+        subject,
+        f"{quoted(claim)} gives an address, but the ranks are told the host name of the node of rank 0: where that does"
+        " not resolve on the others they hang after the rendezvous.",
+        at=claim,
+        remedy="Give each node's own address with --local-addr (PET_LOCAL_ADDR), or make sure that names resolve.",
+    )

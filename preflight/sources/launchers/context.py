@@ -19,7 +19,7 @@ _ACTIVATE = re.compile(r"(?:source|\.)\s+(?P<folder>\S+)/bin/activate\b")
 #: More variables of one launch are not claimed; real scripts export some dozens.
 MOST_VARIABLES = 300
 #: Beginnings of the variables by which ranks are told how to talk to each other.
-_OF_LIBRARIES = re.compile(r"(?:NCCL|RCCL|TORCH_NCCL|TORCH_DISTRIBUTED|GLOO|TP_SOCKET|UCX|FI)_")
+_OF_LIBRARIES = re.compile(r"(?:NCCL|RCCL|TORCH_NCCL|TORCH_DISTRIBUTED|GLOO|TP_SOCKET|UCX|FI|PET)_")
 #: Variables of the shell itself, not of the job.
 _SHELL_OWN = frozenset(["PWD", "OLDPWD", "SHLVL", "_", "IFS", "OPTIND", "PS1", "PS4", "BASH", "BASHPID"])
 
