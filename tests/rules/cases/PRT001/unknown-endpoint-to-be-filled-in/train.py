@@ -1,0 +1,3 @@
+import paddle.distributed as dist
+
+dist.init_parallel_env()
