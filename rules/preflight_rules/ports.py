@@ -23,7 +23,7 @@ from preflight_rules.reading import (
 
 _HIGHEST = 65535
 #: What stands for a port in a script that is to be filled in before use: `<port>`, `master_port`, `YOUR_PORT`, `xxxx`.
-_PLACEHOLDER = re.compile(r"<.*>|\[.*\]|\{.*\}|\w+_port|port_\w+|port|[xX]{2,}", re.IGNORECASE)
+_PLACEHOLDER = re.compile(r"<.*>|\[.*\]|\{.*\}|\w+_port|port_\w+|[xX]{2,}", re.IGNORECASE)
 #: `xxx.xxx.xxx.xxx:port`: a whole endpoint to be filled in, which nobody takes for one.
 _BLANK_HOST = re.compile(r"[xX*]{1,4}(?:\.[xX*]{1,4}){3}:|<[^<>]*>:|\bip:", re.IGNORECASE)
 #: Ports below this can only be bound by root (net.ipv4.ip_unprivileged_port_start, Linux's default).
@@ -77,7 +77,7 @@ def _port(job: Job, subject: str, launch: Launch | None, claim: Claim) -> Verdic
     if isinstance(claim.value, Unresolved) and claim.value.why.startswith("invalid literal for int()"):
         written = claim.value.why.rpartition(": ")[2]
         blank = _PLACEHOLDER.fullmatch(written.strip("'\"")) is not None
-        if blank and _BLANK_HOST.search(claim.spelling):
+        if _BLANK_HOST.search(claim.spelling):
             return unknown(subject, f"{quoted(claim)} is to be filled in", at=claim)
         return failed(
             subject,
