@@ -121,18 +121,32 @@ class Job:
     probable: bool = False
 
     @functools.cached_property
-    def _by_quantity(self) -> dict[str, tuple[Claim, ...]]:
+    def _by_quantity(self) -> dict[str, list[Claim]]:
         index: dict[str, list[Claim]] = {}
         for claim in self.claims:
             index.setdefault(claim.quantity, []).append(claim)
-        return {name: tuple(found) for name, found in index.items()}
+        return index
+
+    @functools.cached_property
+    def _by_launch(self) -> dict[tuple[str, str], list[tuple[int, Claim]]]:
+        """The claims of each quantity by the launch they speak of (empty: all), with their place in the order.
+
+        A job of a thousand launches is asked about each of them by every rule; whoever looked through all claims
+        every time would take time that grows with the square of the launches.
+        """
+        index: dict[tuple[str, str], list[tuple[int, Claim]]] = {}
+        for place, claim in enumerate(self.claims):
+            index.setdefault((claim.quantity, claim.scope.launch), []).append((place, claim))
+        return index
 
     def about(self, quantity: str, scope: Scope | None = None) -> tuple[Claim, ...]:
         """Every claim about `quantity` that holds in `scope` (all of them without one), in file order."""
-        found = self._by_quantity.get(quantity, ())
-        if scope is None or not found:
-            return found
-        return tuple(claim for claim in found if claim.scope.covers(scope))
+        if scope is None:
+            return tuple(self._by_quantity.get(quantity, ()))
+        found = self._by_launch.get((quantity, ""), [])
+        if scope.launch and (own := self._by_launch.get((quantity, scope.launch))):
+            found = sorted((*found, *own), key=lambda item: item[0]) if found else own
+        return tuple(claim for _, claim in found if claim.scope.covers(scope))
 
     def setting(self, quantity: str, scope: Scope = WHOLE_JOB) -> tuple[Claim, ...]:
         """The claims that set `quantity` in `scope` and are in force there.
@@ -175,11 +189,18 @@ class Job:
         if not added:
             return self
         job = replace(self, claims=(*self.claims, *added))
-        index = dict(self._by_quantity)
-        for claim in added:
-            index[claim.quantity] = (*index.get(claim.quantity, ()), claim)
-        # What was sorted once need not be sorted again for a few claims more.
-        job.__dict__["_by_quantity"] = index
+        # The new job takes over what this one has sorted; this one, if it is asked again, sorts anew. What follows
+        # from claims is added launch by launch, and a copy for each would make that quadratic.
+        by_quantity, by_launch = self.__dict__.pop("_by_quantity", None), self.__dict__.pop("_by_launch", None)
+        for place, claim in enumerate(added, start=len(self.claims)):
+            if by_quantity is not None:
+                by_quantity.setdefault(claim.quantity, []).append(claim)
+            if by_launch is not None:
+                by_launch.setdefault((claim.quantity, claim.scope.launch), []).append((place, claim))
+        if by_quantity is not None:
+            job.__dict__["_by_quantity"] = by_quantity
+        if by_launch is not None:
+            job.__dict__["_by_launch"] = by_launch
         return job
 
 

@@ -160,3 +160,15 @@ def test_further_claims_are_seen_and_the_first_job_stays_as_it_was() -> None:
     assert before.value("nodes") == Known(2)
     after = before.with_claims([claim("nodes", 4, strength=Strength.SCHEDULER)])
     assert (before.value("nodes"), after.value("nodes")) == (Known(2), Known(4))
+
+
+def test_a_job_with_further_claims_and_the_one_it_came_from_each_know_their_own() -> None:
+    first = job(claim("nodes", 2), claim("nodes", 4, scope=Scope(launch="a:1")))
+    assert len(first.about("nodes")) == 2
+    assert len(first.about("nodes", Scope(launch="a:1"))) == 2
+    second = first.with_claims([claim("nodes", 8, scope=Scope(launch="b:1"))])
+    third = first.with_claims([claim("nodes", 16)])
+    assert [len(job.about("nodes")) for job in (first, second, third)] == [2, 3, 3]
+    assert [c.value for c in second.about("nodes", Scope(launch="b:1"))] == [Known(2), Known(8)]
+    assert [c.value for c in third.about("nodes", Scope(launch="a:1"))] == [Known(2), Known(4), Known(16)]
+    assert [c.value for c in first.about("nodes", Scope(launch="b:1"))] == [Known(2)]
