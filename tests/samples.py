@@ -179,6 +179,29 @@ learning_rate: 1.0e-4
         ', "key_{n}": [{n}, {"deeper": null}]\n',
         end="}\n",
     ),
+    "lightning": Sample(
+        "conf.yaml",
+        """trainer:
+  devices: 4
+  num_nodes: 2
+  precision: bf16-mixed
+model:
+  micro_batch_size: 4
+  global_batch_size: 32
+  tensor_model_parallel_size: 2
+""",
+        "key_{n}: {value: [{n}, null]}\n",
+    ),
+    "composer": Sample(
+        "llm.yaml",
+        """max_seq_len: 2048
+global_train_batch_size: 256
+device_train_microbatch_size: 4
+precision: amp_bf16
+model: {name: mpt_causal_lm, d_model: 768, n_heads: 12, n_layers: 12}
+""",
+        "key_{n}: {value: [{n}, null]}\n",
+    ),
     "index": Sample("train.list", "part-000\npart-001\n", "part-{n}\n"),
     "dotenv": Sample(".env", "# of all ranks\nNCCL_DEBUG=INFO\nexport MASTER_PORT='29500'\n", 'VALUE_{n}="{n}"\n'),
     "makefile": Sample(
