@@ -147,8 +147,15 @@ def _may_count(entry: os.DirEntry[str]) -> bool:
     suffix = os.path.splitext(name)[1].lower()  # noqa: PTH122
     if suffix in _SUFFIXES or _NAMED.match(name):
         # A link may lead to a file; what it leads to is looked at when it is read.
-        return not entry.is_dir()
+        return not _is_folder(entry)
     return suffix not in _NO_SCRIPTS and entry.is_file(follow_symlinks=False) and _is_script(entry.path)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads back to itself: reading it says so
+        return False
 
 
 def _is_script(path: str) -> bool:

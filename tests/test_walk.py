@@ -80,6 +80,14 @@ def test_links_to_folders_are_not_entered(tmp_path: Path) -> None:
     assert walk(tmp_path, ".").files == ("a/run.sh",)
 
 
+def test_links_that_lead_back_to_themselves_are_told_when_they_are_read(tmp_path: Path) -> None:
+    make(tmp_path, "run.sh")
+    (tmp_path / "train.sh").symlink_to("train.sh")
+    (tmp_path / "a.py").symlink_to("b.py")
+    (tmp_path / "b.py").symlink_to("a.py")
+    assert walk(tmp_path, ".").files == ("a.py", "b.py", "run.sh", "train.sh")
+
+
 def test_too_many_files_are_noted(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     make(tmp_path, *(f"{n}.sh" for n in range(5)))
     monkeypatch.setattr(module, "MOST_FILES", 3)

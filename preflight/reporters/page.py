@@ -150,8 +150,8 @@ class _Page:
         jobs = self._report.jobs
         if self._report.inputs and not self._report.findings and not any(job.launches for job in jobs):
             self._sheet.note(
-                "no launch was recognised in these files, so there was little to judge; torchrun, deepspeed, "
-                "paddle.distributed.launch, srun and mpirun are read"
+                "no launch was recognised in these files, so there was little to judge; name the script that starts "
+                "the ranks (torchrun, srun, mpirun, deepspeed, accelerate ...) with them"
             )
         faulty = {place.path for finding in self._report.findings for place in finding.locations}
         for job in jobs:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from preflight.job import Suppression, span_of
+from preflight.job import Places, Suppression
 from preflight.sources.base import SourceFile
 
 _MARK = re.compile(r"(#|//)[ \t]*preflight:[ \t]*ignore\b[ \t]*(?:\[([^\]\n]*)\])?[ \t:]*([^\n]*)")
@@ -28,14 +28,17 @@ def suppressions(file: SourceFile, *, signs: tuple[str, ...] = ("#",)) -> tuple[
         return ()
     lines = text.split("\n")
     found: list[Suppression] = []
-    offset = 0
+    offset = code = 0
+    places = Places(file.path, text)
     for number, line in enumerate(lines, start=1):
         match = _mark(line, signs) if _WORD in line else None
         if match is not None:
             alone = not line[: match.start()].strip()
-            about = _next_code(lines, number, signs) if alone else number
+            if alone and code <= number:  # else comment lines follow each other, and speak of the same line
+                code = _next_code(lines, number, signs)
+            about = code if alone and code <= len(lines) else number
             names = tuple(dict.fromkeys(name for name in _SEPARATOR.split(match.group(2) or "") if name))
-            span = span_of(file.path, text, offset + match.start(), offset + len(line.rstrip("\r")))
+            span = places.span(offset + match.start(), offset + len(line.rstrip("\r")))
             found.extend(
                 Suppression(file.path, each, names, match.group(3).strip(), span) for each in _continued(lines, about)
             )
@@ -50,13 +53,13 @@ def _mark(line: str, signs: tuple[str, ...]) -> re.Match[str] | None:
 
 
 def _next_code(lines: list[str], number: int, signs: tuple[str, ...]) -> int:
-    """The first line after line `number` that is code; `number` itself when there is none."""
+    """The first line after line `number` that is code; one after the last when there is none."""
     for index in range(number, len(lines)):
         stripped = lines[index].strip()
         # A scheduler directive is a comment to the shell and the very thing a finding points at.
         if stripped and (not stripped.startswith(signs) or stripped.startswith(_DIRECTIVES)):
             return index + 1
-    return number
+    return len(lines) + 1
 
 
 def _continued(lines: list[str], number: int) -> list[int]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from preflight.sources import comments
 from preflight.sources.base import SourceFile
 from preflight.sources.comments import suppressions
 
@@ -19,6 +22,22 @@ def test_at_the_end_of_a_line() -> None:
 def test_alone_speaks_of_the_next_code() -> None:
     text = "# preflight: ignore[BAT001, some-name] why not\n\n# words\n  cmd\n"
     assert found(text) == [(4, ("BAT001", "some-name"), "why not")]
+
+
+def test_one_below_the_other_they_speak_of_the_same_code() -> None:
+    text = "# preflight: ignore[A1] r\n# x\n# preflight: ignore[A2] r\na\nb # preflight: ignore[A3] r\n"
+    assert [(line, names) for line, names, _ in found(text)] == [(4, ("A1",)), (4, ("A2",)), (5, ("A3",))]
+    assert [line for line, _, _ in found("# preflight: ignore[A1]\n# preflight: ignore[A2]\n")] == [1, 2]
+
+
+def test_thousands_of_them_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = []
+    seen = comments._next_code
+    monkeypatch.setattr(comments, "_next_code", lambda *given: looks.append(1) or seen(*given))
+    assert (
+        len(found("# preflight: ignore[A1]\n" * 5000 + "a\n")) == len(found("# preflight: ignore[A1]\n" * 5000)) == 5000
+    )
+    assert len(looks) == 2
 
 
 def test_directives_count_as_code() -> None:
