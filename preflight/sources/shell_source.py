@@ -62,7 +62,7 @@ class ShellSource:
         stating = Stating(scheduler, scope)
         slurm.state(stating, header)
         slurm_header.state_header(stating, header, script.directives if header and other is None else ())
-        if header and other is None:
+        if other is None and (header or (not script.directives and slurm_header.has_directive_like(file.text))):
             slurm_header.state_unread(stating, file)
         batch = bool(script.directives) or other is not None
         launches = read_commands(script.commands, header, tree, batch=batch, scheduler=scheduler)

@@ -87,6 +87,7 @@ PACK: tuple[str, ...] = (
     "preflight_rules.zero:offload_without_its_stage",
     "preflight_rules.zero:zero_stage_beside_pipeline",
     "preflight_rules.zero:deepspeed_key_renamed",
+    "preflight_rules.zero:nvme_offload_without_path",
     "preflight_rules.trainer_settings:setting_differs_from_deepspeed",
     "preflight_rules.trainer_total:total_batch_differs",
     "preflight_rules.trainer_refusals:rank_of_the_node_ignored",

@@ -15,6 +15,9 @@ _SOURCES = ("arguments", "gpt-neox", "lightning")
 _MEGATRON = frozenset(
     ("--num-layers", "--hidden-size", "--num-attention-heads", "--seq-length", "--tensor-model-parallel-size")
 )
+#: Of these, one of each kind tells as much.
+_SPLITS = frozenset(("--tensor-model-parallel-size", "--pipeline-model-parallel-size"))
+_BATCHES = frozenset(("--micro-batch-size", "--global-batch-size"))
 #: With one of these the layers are handed out otherwise than evenly.
 _UNEVEN = (
     "--decoder-first-pipeline-num-layers",
@@ -39,7 +42,7 @@ _UNEVEN = (
 def is_megatron(launch: Launch) -> bool:
     """Whether a command line has several of Megatron-LM's own options; one alone may be anybody's."""
     found = {word.partition("=")[0] for word in launch.arguments if word is not None}
-    return len(found & _MEGATRON) >= 2
+    return len(found & _MEGATRON) >= 2 or bool(found & _SPLITS and found & _BATCHES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -234,11 +234,13 @@ def debug_setting_left_on(job: Job) -> Iterator[Verdict]:
 
     What it checks:
         For launches that do not certainly stay on one node: CUDA_LAUNCH_BLOCKING=1, NCCL_P2P_DISABLE=1,
-        NCCL_SHM_DISABLE=1, NCCL_IB_DISABLE=1, NCCL_DEBUG=TRACE, TORCH_DISTRIBUTED_DEBUG=DETAIL.
+        NCCL_SHM_DISABLE=1, NCCL_IB_DISABLE=1, NCCL_DEBUG=TRACE, TORCH_DISTRIBUTED_DEBUG=DETAIL; and
+        TORCH_NCCL_ASYNC_ERROR_HANDLING=0, by its old name too, unless torch is told to wait blocking.
 
     Why it matters:
         Each makes training slower, some by an order of magnitude, and the bill grows with every node.
-        CUDA_LAUNCH_BLOCKING has made multi-node runs hang.
+        CUDA_LAUNCH_BLOCKING has made multi-node runs hang. Without asynchronous error handling a rank that fails is
+        noticed by nobody.
 
     Example:
         `export NCCL_P2P_DISABLE=1`, set once for a broken workstation and copied into a cluster script.
@@ -262,6 +264,9 @@ def debug_setting_left_on(job: Job) -> Iterator[Verdict]:
         if row is None or (nodes is not None and certainly_one(nodes)):
             continue
         met = True
+        if name.endswith("_ASYNC_ERROR_HANDLING") and launch is not None and _waits_blocking(job, launch):
+            yield passed(subject)
+            continue
         open_end = undecided(subject, (claim,), launch)
         values = texts(claim.value)
         if open_end is not None:
@@ -284,6 +289,12 @@ def debug_setting_left_on(job: Job) -> Iterator[Verdict]:
             yield passed(subject)
     if not met:
         yield not_applicable(job.name, "no debugging variable is set for a launch over several nodes")
+
+
+def _waits_blocking(job: Job, launch: Launch) -> bool:
+    """Whether a wait for a collective may itself end at its time-out, so that nothing has to be handled."""
+    names = ("env.TORCH_NCCL_BLOCKING_WAIT", "env.NCCL_BLOCKING_WAIT")
+    return any(texts(claim.value) != ("0",) for name in names for claim in job.setting(name, launch.scope))
 
 
 @rule(

@@ -305,3 +305,67 @@ def deepspeed_key_renamed(job: Job) -> Iterator[Verdict]:
             severity=None if beside else Severity.INFO,
         )
     yield passed(job.name) if met else not_applicable(job.name, "no DeepSpeed configuration is read")
+
+
+@rule(
+    "DSP005",
+    "nvme-offload-without-path",
+    severity=Severity.WARNING,
+    evidence=(
+        "https://www.deepspeed.ai/docs/config-json/#optimizer-offloading",
+        "https://github.com/deepspeedai/DeepSpeed/blob/v0.16.9/deepspeed/runtime/zero/stage3.py",
+    ),
+)
+def nvme_offload_without_path(job: Job) -> Iterator[Verdict]:
+    """Parameters or optimizer states are to lie on NVMe, and nothing says where.
+
+    What it checks:
+        A section of ZeRO stage 3 that offloads to `nvme` has an `nvme_path`, or a list of them for the local ranks.
+
+    Why it matters:
+        DeepSpeed joins the path to a folder of its own when it sets the engine up, and stops there with a TypeError
+        in every rank, once the model was built.
+
+    Example:
+        `"offload_optimizer": {"device": "nvme"}`.
+
+    Fix:
+        `"nvme_path": "/local_nvme"`, a disk of the node itself.
+
+    Known limits:
+        Below stage 3 the optimizer is offloaded to host memory whatever is said, and nothing is reported.
+
+    Evidence:
+        DeepSpeed documentation, offloading; runtime/zero/stage3.py (_configure_tensor_swapping).
+    """
+    met = False
+    there = {(claim.span.path, text) for claim in job.about("deepspeed_key") for text in texts(claim.value)}
+    seen: set[tuple[str, int]] = set()
+    for subject, scope, launch in subjects(job):
+        for quantity, section in (
+            ("offload_optimizer_device", "offload_optimizer"),
+            ("offload_param_device", "offload_param"),
+        ):
+            devices = _of_deepspeed(job, quantity, scope)
+            if not devices or "nvme" not in (texts(job_value(devices)) or ("nvme",)):
+                continue
+            met = True
+            stages = _of_deepspeed(job, "zero_stage", scope)
+            open_end = undecided(subject, (*devices, *stages), launch)
+            names = {f"zero_optimization.{section}.{key}" for key in ("nvme_path", "nvme_path_per_local_rank")}
+            key = (devices[0].span.path, devices[0].span.line)
+            if open_end is not None:
+                yield open_end
+            elif any((devices[0].span.path, name) in there for name in names) or 3 not in numbers(job_value(stages)):
+                yield passed(subject)
+            elif key not in seen and any(claim.span.path == key[0] for claim in job.about("deepspeed_key")):
+                seen.add(key)
+                yield failed(
+                    subject,
+                    f"{quoted(devices[0])} names no place: {section} has no `nvme_path`, and DeepSpeed stops in every"
+                    " rank.",
+                    at=devices[0],
+                    remedy='Add `"nvme_path"` with a folder on a local disk of each node.',
+                )
+    if not met:
+        yield not_applicable(job.name, "nothing is offloaded to NVMe")

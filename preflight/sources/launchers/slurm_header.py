@@ -21,6 +21,9 @@ _TEXTS = (
 _MEMORY = (("mem_per_cpu", "memory_per_cpu_mib"), ("mem_per_gpu", "memory_per_gpu_mib"))
 _BARE = {"--requeue": ("requeue", True), "--no-requeue": ("requeue", False), "--exclusive": ("exclusive", True)}
 _MOST_LINES = 20_000
+_DIRECTIVE = re.compile(r"^#SBATCH[ \t]+-", re.MULTILINE)
+#: What opens or closes a string, or begins a comment.
+_QUOTE = re.compile(r"\\.|[\"']|(?<!\S)#")
 _HEREDOC = re.compile(r"<<-?[ \t]*([\"']?)(\w+)\1")
 #: What is meant as a directive and is none. `##SBATCH` is how people switch one off, and is let be.
 _NEARLY = (
@@ -64,16 +67,23 @@ def state_header(stating: Stating, asked: Mapping[str, slurm.Asked], directives:
             stating.say(bare[0], Known(bare[1]), directive.span, directive.spelling, strength=Strength.SCHEDULER)
 
 
+def has_directive_like(text: str) -> bool:
+    """Whether some line of a script is written like a directive, wherever it stands."""
+    return _DIRECTIVE.search(text) is not None
+
+
 def state_unread(stating: Stating, file: SourceFile) -> None:
     """State the lines that look like directives and that sbatch does not read."""
     places = Places(file.path, file.text)
-    commanded, closing, start = False, "", 0
+    commanded, closing, quote, start = False, "", "", 0
     for line in file.text.split("\n")[:_MOST_LINES]:
         bare = line.rstrip("\r")
         if closing:
             closing = "" if bare.strip() == closing else closing
+        elif quote:
+            quote = _open_quote(bare, quote)
         elif bare.startswith("#"):
-            why = "it stands behind the first command" if commanded and re.match(r"#SBATCH[ \t]+-", bare) else ""
+            why = "it stands behind the first command" if commanded and _DIRECTIVE.match(bare) else ""
             if not commanded:
                 why = next((reason for pattern, reason in _NEARLY if pattern.match(bare)), "")
             if why:
@@ -87,7 +97,21 @@ def state_unread(stating: Stating, file: SourceFile) -> None:
             commanded = True
             heredoc = _HEREDOC.search(bare) if "<<<" not in bare else None
             closing = heredoc[2] if heredoc is not None else ""
+            quote = "" if closing else _open_quote(bare)
         start += len(line) + 1
+
+
+def _open_quote(line: str, quote: str = "") -> str:
+    """The quote that is open at the end of a line; `quote` is open at its start."""
+    for match in _QUOTE.finditer(line):
+        found = match[0]
+        if not quote and found == "#":
+            break
+        if quote and found == quote:
+            quote = ""
+        elif not quote and found in ("'", '"'):
+            quote = found
+    return quote
 
 
 def _say(stating: Stating, quantity: str, option: slurm.Asked, value: Value) -> None:
