@@ -48,7 +48,8 @@ schema: $(VENV)/.installed ## write the committed JSON Schemas anew
 tables: $(VENV)/.installed ## generate the tables of launcher options anew (fetches the pinned distributions)
 	$(BIN)/python -m tools.tables
 
-docs: $(VENV)/.installed ## write the pages about rules and checks anew
+docs: $(VENV)/.installed ## write the pages about rules, checks and modules anew
+	$(BIN)/python -m tools.modules
 	$(BIN)/preflight rules --output markdown --to docs/rules
 
 clean: ## remove the virtual environment and caches

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from preflight.job import Job, Note, NoteKind
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
 from preflight.outcome import Severity
-from preflight_rules.batch_sizes import uses_hugging_face
+from preflight_rules.sizes.batch_sizes import uses_hugging_face
 
 _UNREADABLE = frozenset({NoteKind.UNREADABLE, NoteKind.TOO_LARGE, NoteKind.MISSING, NoteKind.OUTSIDE, NoteKind.CRASHED})
 

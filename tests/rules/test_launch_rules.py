@@ -5,16 +5,16 @@ from __future__ import annotations
 from preflight.job import Job, OneOf, Relation, Scope, Strength, Value
 from preflight.job.value import Plain
 from preflight.outcome import Severity, Status
-from preflight_rules.conflicts import standalone_on_several_nodes
-from preflight_rules.rendezvous import (
+from preflight_rules.meeting.conflicts import standalone_on_several_nodes
+from preflight_rules.meeting.rendezvous import (
     rendezvous_on_loopback,
 )
-from preflight_rules.siblings import node_rank_twice_or_missing, rendezvous_differs_between_launches
-from preflight_rules.slurm import (
+from preflight_rules.meeting.siblings import node_rank_twice_or_missing, rendezvous_differs_between_launches
+from preflight_rules.schedulers.slurm import (
     launcher_started_more_than_once_per_node,
     one_task_for_several_gpus,
 )
-from preflight_rules.world import launch_size_disagreement, launch_size_exceeds_bound
+from preflight_rules.starting.world import launch_size_disagreement, launch_size_exceeds_bound
 from tests.rules.build import RUN_TIME, claim, granted, job, launch, needs, places, verdicts
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from preflight_rules.hardware import named
-from preflight_rules.transformer import GIB, Shape, billions, gibibytes, named_parameters
+from preflight_rules.sizes.hardware import named
+from preflight_rules.sizes.transformer import GIB, Shape, billions, gibibytes, named_parameters
 
 
 def shape(layers: int, hidden: int, heads: int, **more: int) -> Shape:

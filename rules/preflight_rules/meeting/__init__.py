@@ -1,0 +1,1 @@
+"""Where ranks meet, and over which network."""

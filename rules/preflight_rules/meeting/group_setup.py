@@ -1,0 +1,257 @@
+"""What a script's process group needs of the job around it: an interface, and variables that exist."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from preflight.job import Claim, Job, Known, Launch, Unresolved
+from preflight.judgement import Verdict, failed, mend, not_applicable, passed, reworded, rule, unknown
+from preflight.outcome import Confidence, Severity
+from preflight_rules.meeting.variables import nearest
+from preflight_rules.reading import (
+    certainly_one,
+    certainly_several,
+    job_value,
+    numbers,
+    quoted,
+    spoken,
+    subjects,
+    texts,
+    undecided,
+)
+from preflight_rules.scripts.script_reading import nodes_of, stated
+from preflight_rules.tables import scheduler_variables
+
+#: What chooses the interface of a transport that else takes the address of the node's own host name.
+_INTERFACES = {"gloo": "GLOO_SOCKET_IFNAME", "tensorpipe": "TP_SOCKET_IFNAME"}
+
+
+@rule(
+    "PGR001",
+    "gloo-without-interface",
+    severity=Severity.WARNING,
+    confidence=Confidence.LOW,
+    evidence=(
+        "meta-pytorch/data#1142",
+        "https://docs.pytorch.org/docs/stable/distributed.html#common-environment-variables",
+    ),
+)
+def gloo_without_interface(job: Job) -> Iterator[Verdict]:
+    """Gloo meets over several nodes, and nothing says over which interface.
+
+    What it checks:
+        Where a script asks for the gloo back end (or starts torch's RPC, or torchdata's reading service) and its ranks
+        run on several nodes, GLOO_SOCKET_IFNAME (TP_SOCKET_IFNAME) is set.
+
+    Why it matters:
+        Gloo listens at the address that the node's own host name resolves to. Many images resolve it to 127.0.1.1 in
+        /etc/hosts: each rank then tells the others to connect to themselves, "Connection refused".
+
+    Example:
+        `dist.init_process_group("gloo")` and `torchrun --nnodes=2 ...`.
+
+    Fix:
+        `export GLOO_SOCKET_IFNAME=eth0`, with the interface that reaches the other nodes.
+
+    Known limits:
+        Where host names resolve to routable addresses nothing is wrong, which files do not tell; `preflight check`
+        looks. A back end that is gloo in one branch only is not judged.
+
+    Evidence:
+        meta-pytorch/data#1142; torch.distributed documentation, choosing the network interface.
+    """
+    met = False
+    for subject, scope, launch in subjects(job):
+        asked = [claim for claim in job.setting("backend", scope) if claim.source == "python"]
+        named = list(job.about("host_name_transport", scope))
+        if launch is None or not (asked or named):
+            continue
+        met = True
+        used = list(named) if named else _as_started(launch, asked)
+        transport = texts(job_value(used))
+        variable = _INTERFACES.get(transport[0], "") if len(set(transport)) == 1 else ""
+        open_end = undecided(subject, used, launch)
+        nodes = nodes_of(job, launch)
+        if open_end is not None:
+            yield open_end
+        elif not variable or certainly_one(nodes) or job.about(f"env.{variable}", scope):
+            yield passed(subject)
+        elif not certainly_several(nodes):
+            yield unknown(subject, f"it cannot be told whether {transport[0]} has to reach another node", at=used[0])
+        else:
+            yield failed(
+                subject,
+                f"{quoted(used[0])} uses {transport[0]} on {spoken(numbers(nodes))} nodes, and {variable} is not set:"
+                " it takes the address of the node's own host name, which many images resolve to 127.0.1.1.",
+                at=used[0],
+                also=((launch, f"{spoken(numbers(nodes))} nodes"),),
+                remedy=f"Set {variable} to the interface that reaches the other nodes, or make sure that every host"
+                " name resolves to its address in the cluster.",
+            )
+    if not met:
+        yield not_applicable(job.name, "no launch starts a script that names its back end")
+
+
+def _as_started(launch: Launch, asked: Sequence[Claim]) -> list[Claim]:
+    """The back end as the launch's own arguments give it, where the script takes it from there."""
+    words = launch.arguments
+    return [_from_line(words, claim) if isinstance(claim.value, Unresolved) else claim for claim in asked]
+
+
+def _from_line(words: Sequence[str | None], claim: Claim) -> Claim:
+    """`args.backend` as `--backend gloo` on the line says it."""
+    option = re.search(r"\bargs\.(\w+)", claim.spelling)
+    if option is None:
+        return claim
+    for index, word in enumerate(words):
+        name, equals, value = (word or "").partition("=")
+        if name.startswith("--") and name[2:].replace("-", "_") == option.group(1):
+            given = value if equals else next(iter(words[index + 1 : index + 2]), None)
+            return replace(claim, value=Known(given.lower())) if given else claim
+    return claim
+
+
+@rule(
+    "PGR002",
+    "scheduler-variable-does-not-exist",
+    severity=Severity.WARNING,
+    fix="unsafe",
+    evidence=("tunib-ai/oslo#150", "https://slurm.schedmd.com/srun.html"),
+)
+def scheduler_variable_does_not_exist(job: Job) -> Iterator[Verdict]:
+    """A script reads a variable of Slurm or Open MPI that neither sets.
+
+    What it checks:
+        Names with the prefix SLURM_ or OMPI_ that a script or batch script reads and does not set itself are among
+        those that Slurm or Open MPI sets, or not near any of them.
+
+    Why it matters:
+        `os.environ[...]` stops with KeyError; with a default, or in a shell, the job goes on with a wrong number of
+        nodes or ranks.
+
+    Example:
+        `int(os.environ["SLURM_JOB_NUMNODES"])`; the variable is SLURM_JOB_NUM_NODES.
+
+    Fix:
+        Take the name that the finding gives.
+
+    Known limits:
+        A name that is near none of theirs may be one of the site's, and is not judged.
+
+    Evidence:
+        tunib-ai/oslo#150; srun documentation, output environment variables.
+    """
+    met = False
+    for subject, read in stated(job, "variable_read"):
+        name = next(iter(texts(read.value)), "")
+        family = next((family for family in scheduler_variables() if name.startswith(family.prefix)), None)
+        if family is None:
+            continue
+        met = True
+        if name.partition("_HET_GROUP_")[0] in family.names:
+            yield passed(subject)
+            continue
+        meant = family.mistaken.get(name) or nearest(name, family.names)
+        if job.about(f"env.{name}"):
+            yield passed(subject)
+        elif meant is None:
+            yield unknown(
+                subject, f"{name} is in no table of {family.of}'s variables; it may be the site's own", at=read
+            )
+        else:
+            yield failed(
+                subject,
+                f"{quoted(read)}: {family.of} sets no {name}; {meant} is probably meant.",
+                at=read,
+                remedy=f"Read {meant}{_meaning(meant)}.",
+                fix=mend(f"read {meant}", reworded(read, name, meant), safe=False),
+            )
+    if not met:
+        yield not_applicable(job.name, "no variable of a scheduler is read")
+
+
+_MEANINGS = {
+    "SLURM_JOB_NUM_NODES": "the number of nodes of the job",
+    "SLURM_NTASKS": "the number of tasks in all",
+    "SLURM_PROCID": "the rank of the task",
+    "SLURM_LOCALID": "the index of the task on its node",
+    "SLURM_NODEID": "the index of the node",
+    "SLURM_GPUS_ON_NODE": "the GPUs of this node",
+    "SLURM_NTASKS_PER_NODE": "the tasks of each node, where --ntasks-per-node is given",
+}
+
+
+def _meaning(name: str) -> str:
+    return f" ({_MEANINGS[name]})" if name in _MEANINGS else ""
+
+
+#: Names that scripts give a variable of torch's `env://` rendezvous by mistake (documentation of torch.distributed,
+#: environment variable initialization; torch 2.9).
+_RENDEZVOUS = {
+    "MASTER_ADDRESS": "MASTER_ADDR",
+    "MASTER_ADRESS": "MASTER_ADDR",
+    "MASTER_ADRR": "MASTER_ADDR",
+    "MASTER_ADD": "MASTER_ADDR",
+    "MASTER_IP": "MASTER_ADDR",
+    "MASTER_HOST": "MASTER_ADDR",
+    "MASTER_HOSTNAME": "MASTER_ADDR",
+    "MASTERADDR": "MASTER_ADDR",
+    "MASTERPORT": "MASTER_PORT",
+    "MASTER_PROT": "MASTER_PORT",
+    "WORLDSIZE": "WORLD_SIZE",
+    "WORD_SIZE": "WORLD_SIZE",
+    "WORLD_SIZES": "WORLD_SIZE",
+    "LOCALRANK": "LOCAL_RANK",
+}
+
+
+@rule(
+    "PGR003",
+    "rendezvous-variable-misnamed",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("https://docs.pytorch.org/docs/stable/distributed.html#environment-variable-initialization",),
+)
+def rendezvous_variable_misnamed(job: Job) -> Iterator[Verdict]:
+    """A script sets a variable of torch's rendezvous under a name that torch does not read.
+
+    What it checks:
+        A script that starts a process group sets MASTER_ADDR, MASTER_PORT, WORLD_SIZE and LOCAL_RANK by these names.
+
+    Why it matters:
+        torch stops with "environment variable MASTER_ADDR expected, but not set", or meets where somebody else's
+        variable says.
+
+    Example:
+        `os.environ["MASTER_ADDRESS"] = "10.0.0.1"` and `init_process_group(init_method="env://")`.
+
+    Fix:
+        Take the name that the finding gives.
+
+    Known limits:
+        Where the right variable is set as well, or by a launcher, the other is taken for the script's own.
+
+    Evidence:
+        torch.distributed documentation, environment variable initialization.
+    """
+    met = False
+    for wrong, meant in _RENDEZVOUS.items():
+        for subject, named in stated(job, f"env.{wrong}"):
+            if named.source != "python" or not job.about("backend"):
+                continue
+            met = True
+            if job.about(f"env.{meant}") or job.about(meant.lower()):
+                yield passed(subject)
+            elif named.condition:
+                yield unknown(subject, f"{quoted(named)} stands under `{named.condition}`", at=named)
+            else:
+                yield failed(
+                    subject,
+                    f"{quoted(named)}: torch does not read {wrong}; {meant} is meant, and nothing sets it.",
+                    at=named,
+                    remedy=f"Write {meant}.",
+                )
+    if not met:
+        yield not_applicable(job.name, "no script sets a variable that looks like one of torch's rendezvous")

@@ -1,0 +1,1 @@
+"""PaddlePaddle: parameter servers, Fleet, Fluid, and the releases before them."""

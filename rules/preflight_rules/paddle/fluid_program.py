@@ -1,0 +1,268 @@
+"""Legacy Fluid: what is in a program that the transpiler takes apart, and what runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from preflight.job import Claim, Job, Scope
+from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.outcome import Confidence, Severity
+from preflight_rules.paddle.fluid import each_transpiled, transpilers
+from preflight_rules.reading import placed, quoted, subjects, texts, undecided, where
+
+
+@rule(
+    "FLU003",
+    "distributed-table-not-served",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    applies_to="paddlepaddle < 2.0 (Fluid)",
+    evidence=(
+        "PaddlePaddle/Paddle#17771",
+        "PaddlePaddle/Paddle#26479",
+        "PaddlePaddle/models#2394",
+        "PaddlePaddle/Paddle#12544",
+    ),
+)
+def distributed_table_not_served(job: Job) -> Iterator[Verdict]:
+    """An embedding with is_distributed=True that the transpiler cannot serve.
+
+    What it checks:
+        In a program that goes through the transpiler no embedding has `is_distributed=True`: `is_sparse=True` alone
+        already keeps the table on the servers and fetches rows.
+
+    Why it matters:
+        `is_distributed` takes another path (`_replace_lookup_table_op_with_prefetch`). It needs `is_sparse=True`,
+        allows one table in the whole program, updates it with plain SGD whatever the optimizer is, and in Fluid 1.4
+        to 1.8 stops with "list index out of range" or when the server starts.
+
+    Example:
+        `fluid.layers.embedding(x, size=[1000000, 8], is_sparse=True, is_distributed=True)` and `t.transpile(...)`.
+
+    Fix:
+        Leave `is_distributed` out and set `is_sparse=True`.
+
+    Known limits:
+        Programs of Fluid before 1.3 with one table and SGD are right as they are.
+
+    Evidence:
+        PaddlePaddle/Paddle#17771 and #26479 (failures), PaddlePaddle/models#2394 (one table only),
+        PaddlePaddle/Paddle#12544 (SGD only).
+    """
+    met = False
+    for subject, scope in each_transpiled(job):
+        for claim in job.about("embedding_distributed", scope):
+            met = True
+            open_end = undecided(subject, (claim,))
+            if open_end is not None:
+                yield open_end
+            elif set(claim.alternatives) == {True}:
+                yield _not_served(job, subject, scope, claim)
+            else:
+                yield passed(subject)
+    if not met:
+        yield not_applicable(job.name, "no embedding of a transpiled program says whether it is distributed")
+
+
+def _not_served(job: Job, subject: str, scope: Scope, claim: Claim) -> Verdict:
+    tables = [c for c in job.about("embedding_distributed", scope) if set(c.alternatives) == {True}]
+    table = claim.because[0]
+    sparse = any(
+        True in other.alternatives
+        for other in job.about("embedding_sparse", scope)
+        if any(reason.span == table.span for reason in other.because)
+    )
+    optimizers = [c for c in job.about("optimizer", scope) if texts(c.value) not in ((), ("",), ("SGD",))]
+    also: list[tuple[Claim, str]] = []
+    if not sparse:
+        why = "needs `is_sparse=True` too: without it every step sends the whole table"
+    elif len(tables) > 1 and len(_names(job, scope, tables)) > 1:
+        why = f"stands at {len(tables)} tables, and the transpiler stops when there is more than one"
+        also = [(other, "another table") for other in tables if other is not claim][:3]
+    elif optimizers:
+        why = f"makes the servers update the table with plain SGD, not with {texts(optimizers[0].value)[0]}"
+        also = [(optimizers[0], "the optimizer")]
+    else:
+        why = "is replaced by a prefetch that fails in the transpiler of Fluid 1.4 to 1.8"
+    transpiler = job.about("transpiler", scope)[0]
+    return failed(
+        subject,
+        f"{quoted(claim)} {why} ({where(transpiler)} transpiles the program).",
+        at=claim,
+        also=(*also, (transpiler, "the transpiler")),
+        remedy="Leave `is_distributed` out and set `is_sparse=True`: the servers keep the table then as well.",
+    )
+
+
+def _names(job: Job, scope: Scope, tables: Sequence[Claim]) -> set[str]:
+    """The parameters behind several tables; one that is not named is its own."""
+    found = set()
+    for index, table in enumerate(tables):
+        named = [c for c in job.about("embedding_parameter", scope) if c.because[:1] == table.because[:1]]
+        name = "".join(texts(named[0].value)) if named else ""
+        found.add(name or f"#{index}")
+    return found
+
+
+@rule(
+    "FLU004",
+    "trainers-run-unequal-steps",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("PaddlePaddle/Paddle#11710",),
+)
+def trainers_run_unequal_steps(job: Job) -> Iterator[Verdict]:
+    """In synchronous training some trainers leave the loop over batches earlier than others.
+
+    What it checks:
+        No loop of a program that updates synchronously ends or skips a step under a condition on the trainer's own
+        index.
+
+    Why it matters:
+        Each step waits for all trainers. Those that still have batches wait for the ones that have left, until the
+        RPC deadline ends them; a collective waits for ever.
+
+    Example:
+        `if trainer_id != 3 and batch_id > 100: break`.
+
+    Fix:
+        Give every trainer the same number of steps, or update asynchronously.
+
+    Known limits:
+        Only an `if` straight in the loop that names the trainer's index, rank or worker index is seen.
+
+    Evidence:
+        PaddlePaddle/Paddle#11710.
+    """
+    met = False
+    seen: set[tuple[str, int]] = set()
+    for subject, scope, _ in subjects(job):
+        modes = {text for claim in job.about("ps_update_mode", scope) for text in texts(claim.value)}
+        for claim in job.about("rank_dependent_steps", scope):
+            if (claim.span.path, claim.span.line) in seen:
+                continue
+            seen.add((claim.span.path, claim.span.line))
+            met = True
+            if "sync" in modes and len(modes) == 1:
+                (reason, *_) = job.about("ps_update_mode", scope)
+                yield failed(
+                    subject,
+                    f"{quoted(claim)} ends the loop for some trainers only, but {placed(reason)} updates in step: the"
+                    " others wait until the RPC deadline.",
+                    at=claim,
+                    also=((reason, "synchronous updates"),),
+                    remedy="Let every trainer run the same number of steps, or update asynchronously.",
+                )
+            elif not modes:
+                yield unknown(subject, f"{quoted(claim)}: nothing says whether steps are synchronous", at=claim)
+            else:
+                yield passed(subject)
+    if not met:
+        yield not_applicable(job.name, "no loop depends on the trainer's index")
+
+
+@rule(
+    "FLU005",
+    "memory-optimize-renames-gradients",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    applies_to="paddlepaddle < 1.6 (Fluid)",
+    evidence=("PaddlePaddle/Paddle#13535", "PaddlePaddle/Paddle#18295", "PaddlePaddle/Paddle#12974"),
+)
+def memory_optimize_renames_gradients(job: Job) -> Iterator[Verdict]:
+    """memory_optimize of a transpiled program may reuse the variables of gradients.
+
+    What it checks:
+        A script that transpiles its program gives `skip_grads=True` to memory_optimize.
+
+    Why it matters:
+        The transpiler sends gradients by the names of their variables. memory_optimize renames and reuses them:
+        the servers then get something else, or the transpiler finds no gradient at all.
+
+    Example:
+        `fluid.memory_optimize(program)` and `t.transpile(...)`.
+
+    Fix:
+        Write `fluid.memory_optimize(program, skip_grads=True)`.
+
+    Known limits:
+        From 1.5 on `skip_grads` is true without being given, and from 1.6 on memory_optimize does nothing.
+
+    Evidence:
+        PaddlePaddle/Paddle#13535 and #18295, PaddlePaddle/Paddle#12974.
+    """
+    met = False
+    for subject, scope in each_transpiled(job):
+        for claim in job.about("memory_optimize_skips_gradients", scope):
+            met = True
+            transpiler = job.about("transpiler", scope)[0]
+            open_end = None if claim.alternatives else undecided(subject, (claim,))
+            if set(claim.alternatives) != {False}:
+                yield open_end or passed(subject)
+                continue
+            yield failed(
+                subject,
+                f"{quoted(claim)} may reuse the variables of gradients, which {placed(transpiler)} sends by name.",
+                at=claim,
+                also=((transpiler, "the transpiler"),),
+                remedy="Give `skip_grads=True`.",
+            )
+    if not met:
+        yield not_applicable(job.name, "no transpiled program is memory-optimized")
+
+
+@rule(
+    "FLU006",
+    "executor-not-told-of-trainers",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    applies_to="paddlepaddle < 2.0 (Fluid)",
+    evidence=("PaddlePaddle/Paddle#13535", "PaddlePaddle/Paddle#11710"),
+)
+def executor_not_told_of_trainers(job: Job) -> Iterator[Verdict]:
+    """A program in nccl2 mode runs on a ParallelExecutor that knows of no other trainer.
+
+    What it checks:
+        Where the transpiler is in nccl2 mode, ParallelExecutor gets `num_trainers` and `trainer_id`, or the
+        BuildStrategy has them.
+
+    Why it matters:
+        Without them the executor averages over the GPUs of its own machine only: every trainer trains a model of its
+        own, and nothing says so.
+
+    Example:
+        `config.mode = "nccl2"` and `fluid.ParallelExecutor(use_cuda=True, loss_name=loss.name)`.
+
+    Fix:
+        Give `num_trainers=` and `trainer_id=`.
+
+    Known limits:
+        An executor that shares its variables with another one evaluates and is not looked at.
+
+    Evidence:
+        fluid/parallel_executor.py of 1.8.5 (`num_trainers` defaults to 1); PaddlePaddle/Paddle#13535.
+    """
+    met = False
+    for subject, scope in each_transpiled(job):
+        modes = {mode for _, mode in transpilers(job, scope)}
+        executors = job.about("executor_knows_trainers", scope)
+        if not executors or not modes & {"nccl2", ""}:
+            continue
+        met = True
+        transpiler = next(claim for claim, mode in transpilers(job, scope) if mode in ("nccl2", ""))
+        blind = [claim for claim in executors if claim.alternatives == (False,)]
+        if not blind:
+            yield passed(subject)
+        elif "nccl2" not in modes or blind[0].condition:
+            yield unknown(subject, f"{quoted(transpiler)}: its mode is known only at run time", at=transpiler)
+        else:
+            yield failed(
+                subject,
+                f"{quoted(blind[0])} gets no num_trainers and trainer_id, but {placed(transpiler)} is in nccl2 mode:"
+                " each trainer trains alone.",
+                at=blind[0],
+                also=((transpiler, "nccl2 mode"),),
+                remedy="Give ParallelExecutor `num_trainers=` and `trainer_id=`.",
+            )
+    if not met:
+        yield not_applicable(job.name, "no program in nccl2 mode runs on a ParallelExecutor")

@@ -1,0 +1,180 @@
+"""PaddleRec's configuration: which runner runs, how it updates, and whether it is distributed at all."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+
+from preflight.job import Job
+from preflight.judgement import Verdict, failed, mend, not_applicable, passed, reworded, rule
+from preflight.outcome import Severity
+from preflight_rules.paddle.fleet import once
+from preflight_rules.reading import placed, quoted, texts, undecided
+
+_MODES = ("sync", "async", "half-async", "geo", "heter", "gpubox")
+
+
+@rule(
+    "REC001",
+    "update-mode-unknown",
+    severity=Severity.ERROR,
+    fix="unsafe",
+    profile="gate",
+    evidence=(
+        "https://github.com/PaddlePaddle/PaddleRec/blob/master/tools/utils/static_ps/program_helper.py",
+        "https://github.com/PaddlePaddle/PaddleRec/blob/master/doc/yaml.md",
+    ),
+)
+def update_mode_unknown(job: Job) -> Iterator[Verdict]:
+    """A PaddleRec configuration asks for an update mode that PaddleRec does not have.
+
+    What it checks:
+        `runner.sync_mode`, `distribute_strategy` and the optimizer's `strategy` are sync, async, half_async, geo, heter
+        or gpubox.
+
+    Why it matters:
+        The trainer asserts it when it builds its strategy, on every host, after the servers have started.
+
+    Example:
+        `sync_mode: "asycn"`.
+
+    Fix:
+        Write the mode that the finding names.
+
+    Known limits:
+        Which of the modes a model supports is not known.
+
+    Evidence:
+        PaddleRec, tools/utils/static_ps/program_helper.py (get_strategy) and doc/yaml.md.
+    """
+    met = False
+    for subject, _, claim in once(job, "ps_update_mode"):
+        if claim.source != "paddlerec":
+            continue
+        met = True
+        open_end = undecided(subject, (claim,))
+        found = texts(claim.value)
+        if open_end is not None:
+            yield open_end
+        elif found and not set(found) & set(_MODES):
+            near = difflib.get_close_matches(found[0], _MODES, 1, 0.6)
+            yield failed(
+                subject,
+                f"{quoted(claim)}: PaddleRec knows {', '.join(_MODES).replace('half-async', 'half_async')}.",
+                at=claim,
+                remedy=f"Write {near[0].replace('-', '_')}." if near else "Write one of them.",
+                fix=mend(f"write {near[0]}", reworded(claim, found[0], near[0].replace("-", "_")), safe=False)
+                if near
+                else None,
+            )
+        else:
+            yield passed(subject)
+    if not met:
+        yield not_applicable(job.name, "no configuration of PaddleRec gives an update mode")
+
+
+@rule(
+    "REC002",
+    "runner-named-nowhere",
+    severity=Severity.ERROR,
+    profile="gate",
+    applies_to="PaddleRec 1.8",
+    evidence=("https://github.com/PaddlePaddle/PaddleRec/blob/release/1.8.5/doc/yaml.md",),
+)
+def runner_named_nowhere(job: Job) -> Iterator[Verdict]:
+    """`mode` names a runner that the configuration does not have.
+
+    What it checks:
+        Every name of `mode` is that of an entry of `runner`.
+
+    Why it matters:
+        PaddleRec finds no runner of that name and stops, on every host of the cluster.
+
+    Example:
+        `mode: [cluster_runner]` where `runner` only has `train_runner`.
+
+    Fix:
+        Correct the name in `mode`, or add the runner.
+
+    Known limits:
+        Names that a template fills in are not known.
+
+    Evidence:
+        PaddleRec 1.8.5, doc/yaml.md.
+    """
+    met = False
+    for subject, scope, mode in once(job, "runner_mode"):
+        there = [c for c in job.about("runner_names", scope) if c.span.path == mode.span.path]
+        if not there:
+            continue
+        met = True
+        open_end = undecided(subject, (mode, *there))
+        if open_end is not None:
+            yield open_end
+            continue
+        names = {str(name) for value in there[0].alternatives if isinstance(value, tuple) for name in value}
+        wanted = [str(name) for value in mode.alternatives if isinstance(value, tuple) for name in value]
+        missing = next((name for name in wanted if name not in names), None)
+        if missing is None:
+            yield passed(subject)
+        else:
+            yield failed(
+                subject,
+                f"{quoted(mode)} names {missing}, but the runners are {', '.join(sorted(names))}.",
+                at=mode,
+                also=((there[0], "the runners"),),
+                remedy="Name one of the runners in `mode`.",
+            )
+    if not met:
+        yield not_applicable(job.name, "no configuration of PaddleRec names its runners")
+
+
+@rule(
+    "REC003",
+    "runner-trains-locally",
+    severity=Severity.WARNING,
+    applies_to="PaddleRec 1.8",
+    evidence=("https://github.com/PaddlePaddle/PaddleRec/blob/release/1.8.5/doc/distributed_train.md",),
+)
+def runner_trains_locally(job: Job) -> Iterator[Verdict]:
+    """A runner has settings of distributed training and is none.
+
+    What it checks:
+        A runner with `fleet_mode` or `distribute_strategy` that is to run has `class: cluster_train`.
+
+    Why it matters:
+        Any other class trains on one machine and reads neither setting: on a cluster every host trains a model of its
+        own.
+
+    Example:
+        `class: train` with `fleet_mode: ps`.
+
+    Fix:
+        Write `class: cluster_train`.
+
+    Known limits:
+        A runner that `mode` does not name is not judged.
+
+    Evidence:
+        PaddleRec 1.8.5, doc/distributed_train.md.
+    """
+    met = False
+    for subject, scope, kind in once(job, "runner_class"):
+        met = True
+        stray = [c for c in job.about("runner_not_distributed", scope) if c.span.path == kind.span.path]
+        open_end = undecided(subject, (kind,))
+        if open_end is not None:
+            yield open_end
+        elif stray and texts(kind.value) == ("train",):
+            yield failed(
+                subject,
+                f"{quoted(stray[0])} is for cluster training, but the runner is {placed(kind)}: it trains on one"
+                " machine and does not read it.",
+                at=kind,
+                also=((stray[0], "not read"),),
+                remedy="Write `class: cluster_train`.",
+            )
+        else:
+            yield passed(subject)
+    if not met:
+        yield not_applicable(job.name, "no runner of PaddleRec 1.8 runs")

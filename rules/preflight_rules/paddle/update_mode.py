@@ -1,0 +1,309 @@
+"""Synchronous or asynchronous: when parameter servers apply gradients, and whether the job suits it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from preflight.job import Claim, Job, Scope
+from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.outcome import Confidence, Severity
+from preflight_rules.paddle.fleet import once
+from preflight_rules.reading import deciding, job_value, numbers, placed, quoted, spoken, subjects, texts, undecided
+
+_STRATEGY = (
+    "https://github.com/PaddlePaddle/Paddle/blob/v2.6.2/python/paddle/distributed/fleet/base/distributed_strategy.py"
+)
+
+
+def _modes(job: Job, scope: Scope) -> tuple[Claim, ...]:
+    """What says when gradients are applied, defaults left out where somebody says it."""
+    found = job.about("ps_update_mode", scope)
+    strongest = max((claim.strength for claim in found), default=None)
+    return tuple(claim for claim in found if claim.strength is strongest)
+
+
+@rule(
+    "SGD001",
+    "synchronous-steps-of-unequal-trainers",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("PaddlePaddle/Paddle#11710", "intelligent-machine-learning/dlrover#718"),
+)
+def synchronous_steps_of_unequal_trainers(job: Job) -> Iterator[Verdict]:
+    """Trainers of unequal strength update in step.
+
+    What it checks:
+        Where servers update synchronously, all trainers of the job see the same number of GPUs.
+
+    Why it matters:
+        Each step lasts as long as that of the slowest trainer. One with half the GPUs halves the speed of all.
+
+    Example:
+        `sync_mode=True`, one trainer with `CUDA_VISIBLE_DEVICES=0,1,2,3`, another with `CUDA_VISIBLE_DEVICES=0`.
+
+    Fix:
+        Give the trainers equal resources, or update asynchronously.
+
+    Known limits:
+        What kind of GPU each host has is not known from files.
+
+    Evidence:
+        PaddlePaddle/Paddle#11710, intelligent-machine-learning/dlrover#718.
+    """
+    met = False
+    trainers = [
+        launch
+        for launch in job.launches
+        if {text for c in job.setting("ps_role", launch.scope) for text in texts(c.value)} == {"TRAINER"}
+    ]
+    for program in dict.fromkeys(launch.program for launch in trainers):
+        group = [launch for launch in trainers if launch.program == program]
+        modes = _modes(job, group[0].scope)
+        seen = [(launch, job.setting("env.CUDA_VISIBLE_DEVICES", launch.scope)) for launch in group]
+        if len(group) < 2 or not modes or not all(claims for _, claims in seen):
+            continue
+        met = True
+        open_end = undecided(group[0].id, (*modes, *(c for _, claims in seen for c in claims)), group[0])
+        if open_end is not None:
+            yield open_end
+            continue
+        if {text for claim in modes for text in texts(claim.value)} != {"sync"}:
+            yield passed(group[0].id)
+            continue
+        counts = [(claims[0], _devices(claims[0])) for _, claims in seen]
+        least, most = min(counts, key=lambda pair: pair[1]), max(counts, key=lambda pair: pair[1])
+        if least[1] == most[1]:
+            yield passed(group[0].id)
+        else:
+            yield failed(
+                group[0].id,
+                f"{quoted(least[0])} gives one trainer {least[1]} GPUs, {placed(most[0])} another {most[1]}, and"
+                f" {placed(modes[0])} makes them step together: all wait for the smaller one.",
+                at=least[0],
+                also=((most[0], "more GPUs"), (modes[0], "synchronous")),
+                remedy="Give the trainers the same number of GPUs, or update asynchronously.",
+            )
+    if not met:
+        yield not_applicable(job.name, "no two trainers say which GPUs they see")
+
+
+def _devices(claim: Claim) -> int:
+    text = (texts(claim.value) or ("",))[0]
+    return len([part for part in text.split(",") if part.strip()])
+
+
+#: Modes of special servers, which are asynchronous all the same.
+_ASYNCHRONOUS = {"gpubox": "async", "heter": "async"}
+
+
+@rule(
+    "SGD002",
+    "update-mode-said-twice",
+    severity=Severity.WARNING,
+    evidence=("https://github.com/PaddlePaddle/PaddleRec/blob/master/doc/yaml.md",),
+)
+def update_mode_said_twice(job: Job) -> Iterator[Verdict]:
+    """Two places of one configuration say different things about when gradients are applied.
+
+    What it checks:
+        The update modes that one file gives (`sync_mode`, `strategy`, `distribute_strategy`) agree.
+
+    Why it matters:
+        Only one of them is read, and which one depends on the version: the job trains asynchronously while everybody
+        takes it for synchronous, or waits for stragglers it was not meant to wait for.
+
+    Example:
+        `runner.sync_mode: async` and `hyper_parameters.optimizer.strategy: sync`.
+
+    Fix:
+        Write the same mode in both places, or only one.
+
+    Known limits:
+        Modes of different files are not compared.
+
+    Evidence:
+        PaddleRec, doc/yaml.md (runner.sync_mode, hyper_parameters.optimizer.strategy).
+    """
+    met = False
+    seen: set[str] = set()
+    for subject, scope, _ in subjects(job):
+        by_file: dict[str, list[Claim]] = {}
+        for claim in job.about("ps_update_mode", scope):
+            if claim.source == "paddlerec":
+                by_file.setdefault(claim.span.path, []).append(claim)
+        for path, claims in by_file.items():
+            if len(claims) < 2 or path in seen:
+                continue
+            seen.add(path)
+            met = True
+            open_end = undecided(subject, claims)
+            known = [tuple(_ASYNCHRONOUS.get(text, text) for text in texts(claim.value)) for claim in claims]
+            if open_end is not None:
+                yield open_end
+            elif len(set(known)) > 1:
+                other = next(claim for claim, mode in zip(claims, known, strict=True) if mode != known[0])
+                yield failed(
+                    subject,
+                    f"{quoted(claims[0])} and {placed(other)} say different things.",
+                    at=other,
+                    also=((claims[0], "the other mode"),),
+                    remedy="Write the same mode in both places.",
+                )
+            else:
+                yield passed(subject)
+    if not met:
+        yield not_applicable(job.name, "no configuration says the update mode twice")
+
+
+@rule(
+    "SGD003",
+    "asynchronous-updates-without-servers",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=(_STRATEGY,),
+)
+def asynchronous_updates_without_servers(job: Job) -> Iterator[Verdict]:
+    """A collective job asks for asynchronous updates.
+
+    What it checks:
+        A script that initialises fleet as collective does not set `strategy.a_sync = True`.
+
+    Why it matters:
+        Only parameter servers update asynchronously. A collective job ignores the switch: every step waits for the
+        slowest rank, which is what was to be avoided.
+
+    Example:
+        `fleet.init(is_collective=True)` and `strategy.a_sync = True`.
+
+    Fix:
+        Leave `a_sync` out, or start parameter servers.
+
+    Known limits:
+        A script that decides between the two at run time is not judged.
+
+    Evidence:
+        distributed_strategy.py of 2.6.2: `a_sync` is valid with parameter servers.
+    """
+    met = False
+    for subject, scope, claim in once(job, "ps_update_mode"):
+        if not claim.span.path.endswith(".py") or "a_sync" not in claim.spelling:
+            continue
+        met = True
+        modes = job.about("ps_mode", scope)
+        open_end = undecided(subject, (claim, *modes))
+        asynchronous = bool(texts(claim.value)) and "sync" not in texts(claim.value)
+        if open_end is not None or not modes:
+            yield open_end or unknown(subject, f"{quoted(claim)}: nothing says whether there are servers", at=claim)
+        elif asynchronous and all(mode.alternatives == (False,) for mode in modes):
+            yield failed(
+                subject,
+                f"{quoted(claim)} has no effect in the collective job of {placed(modes[0])}: every step waits for all"
+                " ranks.",
+                at=claim,
+                also=((modes[0], "collective"),),
+                remedy="Leave it out, or start parameter servers.",
+            )
+        else:
+            yield passed(subject)
+    if not met:
+        yield not_applicable(job.name, "no script sets a_sync")
+
+
+@rule(
+    "SGD004",
+    "geo-steps-set-back",
+    severity=Severity.WARNING,
+    evidence=(_STRATEGY,),
+)
+def geo_steps_set_back(job: Job) -> Iterator[Verdict]:
+    """`k_steps` is set before `a_sync`, which sets it back to 0.
+
+    What it checks:
+        `strategy.a_sync_configs = {"k_steps": n}` stands behind `strategy.a_sync = ...`.
+
+    Why it matters:
+        Setting `a_sync` replaces the configuration by `{"k_steps": 0}`. The job trains asynchronously with an exchange
+        at every step instead of Geo-SGD's one in n: many times the traffic, and another algorithm.
+
+    Example:
+        `strategy.a_sync_configs = {"k_steps": 100}` and then `strategy.a_sync = True`.
+
+    Fix:
+        Set `a_sync` first.
+
+    Known limits:
+        Only assignments in one function are put in order.
+
+    Evidence:
+        distributed_strategy.py of 2.6.2 (the setter of `a_sync`).
+    """
+    met = False
+    for subject, _, claim in once(job, "a_sync_configs_lost"):
+        met = True
+        reason = claim.because[0]
+        yield failed(
+            subject,
+            f"{quoted(claim)} is lost: {placed(reason)} behind it sets k_steps back to 0.",
+            at=claim,
+            also=((reason, "sets k_steps to 0"),),
+            remedy="Assign a_sync_configs behind a_sync.",
+        )
+    if met:
+        return
+    steps = list(once(job, "geo_steps"))
+    for subject, _, claim in steps:
+        yield undecided(subject, (claim,)) or passed(subject)
+    if not steps:
+        yield not_applicable(job.name, "no script sets k_steps")
+
+
+@rule(
+    "SGD005",
+    "asynchronous-with-one-trainer",
+    severity=Severity.INFO,
+    evidence=(_STRATEGY,),
+)
+def asynchronous_with_one_trainer(job: Job) -> Iterator[Verdict]:
+    """Servers update asynchronously for a single trainer.
+
+    What it checks:
+        A job with asynchronous or geo updates has two trainers or more.
+
+    Why it matters:
+        With one trainer there is nobody to be independent of: the servers only add transfers to a local training.
+
+    Example:
+        `fleetrun --server_num=1 --worker_num=1 train.py` with `a_sync = True`.
+
+    Fix:
+        Train without servers, or start more trainers.
+
+    Known limits:
+        A single trainer may be a trial run, so this is a hint only.
+
+    Evidence:
+        distributed_strategy.py of 2.6.2.
+    """
+    met = False
+    for subject, scope, launch in subjects(job):
+        counts, modes = deciding(job, "ps_workers", scope), _modes(job, scope)
+        if not counts or not modes:
+            continue
+        met = True
+        open_end = undecided(subject, (*counts, *modes), launch)
+        found = {text for claim in modes for text in texts(claim.value)}
+        if open_end is not None:
+            yield open_end
+        elif found and found <= {"async", "half-async", "geo"} and set(numbers(job_value(counts))) == {1}:
+            yield failed(
+                subject,
+                f"{quoted(counts[0])}: one trainer, although {placed(modes[0])} asks for {spoken(sorted(found))}"
+                " updates.",
+                at=counts[0],
+                also=((modes[0], "asynchronous"),),
+                remedy="Start more trainers, or train without servers.",
+            )
+        else:
+            yield passed(subject)
+    if not met:
+        yield not_applicable(job.name, "nothing says both the number of trainers and the update mode")

@@ -1,0 +1,1 @@
+"""Slurm and its relatives, Ray; what becomes of a job of which a part fails."""

@@ -1,0 +1,389 @@
+"""What becomes of a job of which a part fails: who notices, what else is ended, what is lost."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from preflight.job import UNSEEN, Claim, Job, Known, OneOf, Unresolved
+from preflight.judgement import Verdict, failed, mend, not_applicable, passed, reworded, rule, unknown
+from preflight.outcome import Confidence, Severity
+from preflight_rules.reading import counted, job_value, numbers, quoted, texts, undecided, where
+from preflight_rules.schedulers.steps import steps
+
+#: Modules whose handler saves and requeues on the first task alone (submitit/core/job_environment.py).
+_FIRST_TASK_ONLY = ("submitit.core._submit",)
+#: From so many nodes on a failure that nobody notices for a night costs more than any other fault of a script.
+_MANY_NODES = 16
+_NUMBERS = {"1": "HUP", "2": "INT", "10": "USR1", "12": "USR2", "15": "TERM"}
+
+
+@rule(
+    "FLT001",
+    "background-step-failure-lost",
+    severity=Severity.WARNING,
+    evidence=("PrimeIntellect-ai/prime-rl#2574", "https://www.gnu.org/software/bash/manual/bash.html#index-wait"),
+)
+def background_step_failure_lost(job: Job) -> Iterator[Verdict]:
+    """Parts of a job run in the background, and the script waits for them without looking how they end.
+
+    What it checks:
+        A batch script starts several steps with `&` and then only says `wait`: no `wait -n`, no `wait PID`, no
+        trap on EXIT, ERR or CHLD.
+
+    Why it matters:
+        When one part crashes, the others wait for it and go on holding all nodes until the time limit. In the end a
+        plain `wait` returns 0, so the job counts as completed.
+
+    Example:
+        `srun -N1 -n1 infer.sh &`, `srun -N1 -n1 train.sh &`, `wait`.
+
+    Fix:
+        `wait -n || { kill $(jobs -p); exit 1; }` once for each part, or keep each PID and `wait` for it by name.
+
+    Known limits:
+        Parts that watch each other, or a program that ends the job itself with scancel, are not seen. With a single
+        part in the background it is only information.
+
+    Evidence:
+        PrimeIntellect-ai/prime-rl#2574; the bash manual (a `wait` without arguments returns 0).
+    """
+    waits = job.about("plain_wait")
+    behind = [step for step in steps(job) if step.surely("step_background")]
+    if not waits or not behind:
+        yield not_applicable(job.name, "no batch script waits for steps in the background")
+        return
+    for wait in waits:
+        own = [step for step in behind if step.claim.span.path == wait.span.path]
+        if not own:
+            continue
+        if any(claim.span.path == wait.span.path for claim in job.about("failure_watch")):
+            yield passed(job.name)
+            continue
+        open_end = undecided(job.name, (wait,))
+        if open_end is not None:
+            yield open_end
+            continue
+        several = len(own) > 1 or any(step.surely("step_repeated") for step in own)
+        parts = "each turn of the loop" if len(own) == 1 and several else counted(len(own), "step")
+        yield failed(
+            job.name,
+            f"`wait` ({where(wait)}) waits for {parts} in the background and takes no notice of how they end: when one"
+            " fails the others go on holding the nodes, and the job counts as completed.",
+            at=wait,
+            also=tuple((step.claim, "runs in the background") for step in own[:8]),
+            remedy="Say `wait -n || { kill $(jobs -p); exit 1; }` once for each of them, or `wait` for each PID and"
+            " exit with its status.",
+            severity=None if several else Severity.INFO,
+        )
+        return
+
+
+@rule(
+    "FLT002",
+    "step-failure-hidden-by-pipe",
+    severity=Severity.WARNING,
+    evidence=(
+        "pytorch/pytorch#76287",
+        "https://www.gnu.org/software/bash/manual/bash.html#Pipelines",
+        "https://slurm.schedmd.com/srun.html#OPT_kill-on-bad-exit",
+    ),
+)
+def step_failure_hidden_by_pipe(job: Job) -> Iterator[Verdict]:
+    """A step over several nodes neither ends when one of its tasks fails nor shows that it failed.
+
+    What it checks:
+        The output of an srun goes through a pipe (`| tee log`) without `set -o pipefail`, and srun is not told to
+        end the step when a task fails.
+
+    Why it matters:
+        The launchers on the other nodes wait for the one that crashed, often until the time limit, while all nodes
+        are held. The shell takes the status of `tee`, which is 0: the job counts as completed, and whatever is
+        queued to run after it runs.
+
+    Example:
+        `srun bash -c "$LAUNCHER $CMD" 2>&1 | tee -a log` on 40 nodes.
+
+    Fix:
+        `srun --kill-on-bad-exit=1 --wait=60 ...`, and `set -o pipefail` at the top of the script.
+
+    Known limits:
+        Sites can end steps by configuration (KillOnBadExit). Where only one of the two is missing, or the step runs
+        on fewer than 16 nodes or on nobody knows how many, it is information.
+
+    Evidence:
+        pytorch/pytorch#76287; the manuals of bash (pipelines) and srun (--kill-on-bad-exit).
+    """
+    met = False
+    for step in steps(job):
+        pipe, kills = step.about("step_pipe"), step.about("step_kills_on_failure")
+        if pipe is None:
+            continue
+        met = True
+        if not step.surely("step_pipe_hides_failure"):
+            yield passed(step.subject)
+            continue
+        open_end = undecided(step.subject, (kills,) if kills is not None else (), step.launch)
+        if open_end is not None:
+            yield open_end
+            continue
+        ended = kills is not None and kills.value == Known(True)
+        nodes = step.about("step_nodes")
+        found = numbers(nodes.value) if nodes is not None else ()
+        several = bool(found) and min(found) >= _MANY_NODES
+        also = ((nodes, "nodes held"),) if nodes is not None else ()
+        reader = job_value((pipe,))
+        shown = f"`| {reader.value}`" if isinstance(reader, Known) else "the pipe"
+        rest = (
+            ", and no --kill-on-bad-exit ends the other tasks when one fails"
+            if not ended
+            else ", although srun ends it when a task fails"
+        )
+        yield failed(
+            step.subject,
+            f"{quoted(step.claim)}: the script sees the exit status of {shown} in place of srun's{rest}.",
+            at=step.claim,
+            also=also,
+            remedy="Put `set -o pipefail` at the top of the script"
+            + (" and give srun `--kill-on-bad-exit=1`." if not ended else "."),
+            severity=None if several and not ended else Severity.INFO,
+        )
+    if not met:
+        yield not_applicable(job.name, "no step writes into a pipe")
+
+
+@rule(
+    "FLT003",
+    "failed-task-leaves-others-running",
+    severity=Severity.INFO,
+    profile="pedantic",
+    evidence=("EveryVoiceTTS/EveryVoice#178", "https://slurm.schedmd.com/srun.html#OPT_kill-on-bad-exit"),
+)
+def failed_task_leaves_others_running(job: Job) -> Iterator[Verdict]:
+    """A step of several tasks is not told to end when one of them fails.
+
+    What it checks:
+        A step with more than one task, or over more than one node, has neither `--kill-on-bad-exit` nor
+        SLURM_KILL_BAD_EXIT.
+
+    Why it matters:
+        The remaining ranks hang in their next collective and hold all nodes until it times out.
+
+    Example:
+        `srun --nodes=16 python train.py`.
+
+    Fix:
+        `srun --kill-on-bad-exit=1`.
+
+    Known limits:
+        Many sites set KillOnBadExit for everybody, and most public scripts leave it out: advice only.
+
+    Evidence:
+        EveryVoiceTTS/EveryVoice#178; srun's manual.
+    """
+    met = False
+    for step in steps(job):
+        if not (step.several("step_nodes") or step.several("step_tasks")) or step.about("step_pipe") is not None:
+            continue
+        met = True
+        kills = step.about("step_kills_on_failure")
+        open_end = undecided(step.subject, (kills,) if kills is not None else (), step.launch)
+        if open_end is not None:
+            yield open_end
+        elif kills is not None and kills.value == Known(False):
+            yield failed(
+                step.subject,
+                f"{quoted(step.claim)} starts several tasks and has no --kill-on-bad-exit: when one fails the others"
+                " wait for it.",
+                at=step.claim,
+                remedy="Give srun `--kill-on-bad-exit=1`.",
+            )
+        else:
+            yield passed(step.subject)
+    if not met:
+        yield not_applicable(job.name, "no step has several tasks")
+
+
+@dataclass(frozen=True, slots=True)
+class _HandOff:
+    """`--signal` taken apart: whether the batch shell gets it too, which signal, and how long before the end."""
+
+    shell: bool
+    signal: str
+    seconds: int
+
+
+def _hand_off(claim: Claim) -> _HandOff | None:
+    text = str(claim.alternatives[0]) if len(claim.alternatives) == 1 else ""
+    match = re.fullmatch(r"(?:([BR]{1,2}):)?(?:SIG)?([A-Za-z]+\d?|\d+)(?:@(\d+))?", text.strip())
+    if match is None:
+        return None
+    signal = match[2].upper()
+    # sbatch: without a time it is 60 seconds.
+    return _HandOff("B" in (match[1] or ""), _NUMBERS.get(signal, signal), int(match[3] or 60))
+
+
+@rule(
+    "FLT004",
+    "hand-off-signal-not-handled",
+    severity=Severity.WARNING,
+    fix="unsafe",
+    evidence=("https://slurm.schedmd.com/sbatch.html#OPT_signal", "facebookincubator/submitit#1708"),
+)
+def hand_off_signal_not_handled(job: Job) -> Iterator[Verdict]:
+    """The signal that announces the time limit goes where nothing handles it.
+
+    What it checks:
+        `--signal=B:SIG` reaches the batch script: it has a trap for SIG, and does not sit in a foreground srun, which
+        bash waits for before it runs a trap. `--signal=SIG` without `B:` reaches the steps only: a trap in the
+        script never runs.
+
+    Why it matters:
+        Nothing is saved before the time limit. A shell without a trap is ended by the signal, and the job with it,
+        earlier than it need be.
+
+    Example:
+        `#SBATCH --signal=USR1@90` and `trap 'scontrol requeue $SLURM_JOB_ID' USR1`.
+
+    Fix:
+        `#SBATCH --signal=B:USR1@90`, `trap ... USR1`, and `srun ... &` with `wait` behind it. Or leave `B:` out and
+        handle the signal in the training program.
+
+    Known limits:
+        Whether a program handles a signal that is sent to its step is not looked into.
+
+    Evidence:
+        sbatch's manual, --signal; facebookincubator/submitit#1708.
+    """
+    met = False
+    for claim in job.about("hand_off_signal"):
+        met = True
+        if isinstance(claim.value, (Unresolved, OneOf)) or (asked := _hand_off(claim)) is None:
+            yield unknown(job.name, f"which signal {quoted(claim)} sends, and to whom", at=claim)
+            continue
+        traps = [c for c in job.about("trapped_signal") if c.span.path == claim.span.path]
+        handled = [c for c in traps if asked.signal in texts(c.value)]
+        own = [step for step in steps(job) if step.claim.span.path == claim.span.path]
+        if not asked.shell:
+            if not handled:
+                yield unknown(job.name, f"whether the programs of the job handle {asked.signal}", at=claim)
+                continue
+            yield failed(
+                job.name,
+                f"{quoted(claim)} signals the steps only, so {quoted(handled[0])} ({where(handled[0])}) never runs.",
+                at=claim,
+                also=((handled[0], "waits for the signal"),),
+                remedy=f"Write `--signal=B:{asked.signal}@{asked.seconds}`, so that the batch script gets it.",
+                fix=mend(
+                    "have the batch script get the signal",
+                    reworded(claim, f"--signal={asked.signal}", f"--signal=B:{asked.signal}"),
+                    safe=False,
+                ),
+            )
+        elif not handled and _sources_unseen(job, claim.span.path):
+            yield unknown(job.name, "a file that the script sources may set the trap", at=claim)
+        elif not handled:
+            yield failed(
+                job.name,
+                f"{quoted(claim)} signals the batch script, which has no trap for {asked.signal}: the shell is ended by"
+                " it and the job with it.",
+                at=claim,
+                remedy=f"Add a `trap '...' {asked.signal}`, or leave `B:` out to signal the training program.",
+            )
+        elif own and not any(step.surely("step_background") for step in own):
+            yield failed(
+                job.name,
+                f"bash runs {quoted(handled[0])} only when the srun in front has returned, which {quoted(claim)} is"
+                " sent before.",
+                at=handled[0],
+                also=((claim, "the signal"), (own[-1].claim, "in the foreground")),
+                remedy="Start it with `srun ... &` and put `wait` behind it: a trap interrupts a wait.",
+            )
+        else:
+            yield passed(job.name)
+    if not met:
+        yield not_applicable(job.name, "no signal before the time limit is asked for")
+
+
+def _sources_unseen(job: Job, path: str) -> bool:
+    """Whether a script sources a file that could not be read."""
+    return any(
+        note.kind in UNSEEN and note.span.path == path and note.span.snippet.lstrip().startswith(("source ", ". "))
+        for note in job.notes
+    )
+
+
+@rule(
+    "FLT005",
+    "first-task-alone-hands-off",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=(
+        "facebookincubator/submitit#1708",
+        "https://github.com/facebookincubator/submitit/blob/main/submitit/core/job_environment.py",
+    ),
+)
+def first_task_alone_hands_off(job: Job) -> Iterator[Verdict]:
+    """At the time limit one task of several saves and requeues, and the others are left to fail.
+
+    What it checks:
+        submitit starts more than one task, and the job asks for a signal before its time limit or preemption.
+
+    Why it matters:
+        Every task gets the signal; submitit's handler saves and requeues in the task with global rank 0 alone and
+        lets the others go on. They then fail in a collective whose partner is gone, and what only they held (sharded
+        optimizer states) is lost. The time until the limit must be enough for the checkpoint.
+
+    Example:
+        `#SBATCH --ntasks-per-node=4 --signal=USR2@120 --time=1440` with `srun python -m submitit.core._submit dir`.
+
+    Fix:
+        Write checkpoints at intervals well below the time limit, independent of the signal; give the signal more
+        time than one checkpoint takes; make `checkpoint()` resume from the last complete one.
+
+    Known limits:
+        Right for models of which rank 0 holds everything and whose checkpoint is quick; which of both it is no
+        launch line tells.
+
+    Evidence:
+        facebookincubator/submitit#1708 and its job_environment.py.
+    """
+    met = False
+    for step in steps(job):
+        module = step.about("step_module")
+        signals = job.setting("hand_off_signal", step.scope)
+        if module is None or not signals or not set(texts(module.value)) & set(_FIRST_TASK_ONLY):
+            continue
+        met = True
+        tasks = step.about("step_tasks")
+        open_end = undecided(step.subject, (*signals, *((tasks,) if tasks is not None else ())), step.launch)
+        asked = _hand_off(signals[0])
+        if open_end is not None or asked is None:
+            yield open_end or unknown(step.subject, "which signal is sent", at=signals[0])
+        elif tasks is None or not step.several("step_tasks"):
+            yield passed(step.subject)
+        else:
+            limit = job.setting("time_limit_s", step.scope)
+            count = numbers(job_value((tasks,)))[0]
+            hours = numbers(job_value(limit)) if limit else ()
+            ends = f" of {_duration(hours[0])}" if hours else ""
+            yield failed(
+                step.subject,
+                f"{quoted(signals[0])} comes {asked.seconds} s before the time limit{ends}, and submitit saves and"
+                f" requeues in task 0 alone: the other {count - 1} of at least {count} tasks lose what they hold.",
+                at=signals[0],
+                also=(
+                    *((c, "the time limit") for c in limit[:1]),
+                    (tasks, f"{count} tasks"),
+                    (step.claim, "handles the signal"),
+                ),
+                remedy="Write checkpoints at intervals independent of the signal, resume from the last complete one,"
+                " and let the signal come earlier than one checkpoint takes.",
+            )
+    if not met:
+        yield not_applicable(job.name, "no step hands its work off at a signal")
+
+
+def _duration(seconds: int) -> str:
+    return f"{seconds // 3600} h" if seconds % 3600 == 0 else f"{seconds // 60} min"

@@ -1,0 +1,141 @@
+"""Processes a script starts itself, and worker processes of its loaders, against what was started and granted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from preflight.job import Claim, Job, Launch, Plain, as_int, lift
+from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.outcome import Confidence, Severity
+from preflight_rules.reading import certainly_several, job_value, numbers, quoted, spoken, undecided
+from preflight_rules.scripts.script_reading import launches_of, stated
+
+_STARTERS = frozenset(
+    {"torchrun", "torch.distributed.launch", "deepspeed", "accelerate", "srun", "mpirun", "horovodrun"}
+)
+
+
+@rule(
+    "PGR004",
+    "spawn-under-launcher",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("https://docs.pytorch.org/docs/stable/elastic/run.html",),
+)
+def spawn_under_launcher(job: Job) -> Iterator[Verdict]:
+    """A script that starts its own ranks is started once for each rank by a launcher.
+
+    What it checks:
+        A script that calls `torch.multiprocessing.spawn`, and never asks for the variables of a launcher, is started
+        once on each node.
+
+    Why it matters:
+        Each of the started processes starts all ranks again: eight times eight on eight GPUs. They want to listen on
+        one port, "Address already in use", or share the GPUs until the memory is full.
+
+    Example:
+        `mp.spawn(main, nprocs=torch.cuda.device_count())` and `torchrun --nproc_per_node=8 train.py`.
+
+    Fix:
+        Start it with plain `python`, or drop spawn and read LOCAL_RANK, RANK and WORLD_SIZE.
+
+    Known limits:
+        A script that reads any of these variables may do without spawn then, and is not judged.
+
+    Evidence:
+        torchrun documentation, transitioning to torchrun.
+    """
+    met = False
+    for subject, spawns in stated(job, "spawned_processes"):
+        for launch in launches_of(job, spawns):
+            processes = job.setting("processes_per_node", launch.scope)
+            if launch.launcher not in _STARTERS or not processes:
+                continue
+            met = True
+            open_end = undecided(subject, (spawns, *processes) if numbers(spawns.value) else processes, launch)
+            counts = numbers(spawns.value)
+            if open_end is not None:
+                yield open_end
+            elif not certainly_several(job_value(processes)) or (counts and max(counts) == 1) or spawns.condition:
+                yield passed(subject)
+            else:
+                yield failed(
+                    subject,
+                    f"{quoted(spawns)} starts all ranks of the node in each of the"
+                    f" {spoken(numbers(job_value(processes)))} processes that {launch.launcher} starts there.",
+                    at=spawns,
+                    also=((processes[0], "started already"),),
+                    remedy="Start the script once on each node (python train.py), or drop spawn and read LOCAL_RANK,"
+                    " RANK and WORLD_SIZE.",
+                )
+    if not met:
+        yield not_applicable(job.name, "no script that a launcher starts spawns ranks itself")
+
+
+@rule(
+    "DAT023",
+    "more-loader-workers-than-cores",
+    severity=Severity.WARNING,
+    evidence=("NVIDIA/enroot#175", "facebookresearch/vissl#254"),
+)
+def more_loader_workers_than_cores(job: Job) -> Iterator[Verdict]:
+    """The loaders of a node start more worker processes than Slurm grants cores.
+
+    What it checks:
+        Workers of a loader, times ranks of a node, fit twice into the cores granted there (tasks times cpus-per-task).
+
+    Why it matters:
+        Workers that share a core take turns: decoding slows down and the GPUs wait for data, on every step of the run.
+
+    Example:
+        `DataLoader(..., num_workers=16)`, four ranks a node and `#SBATCH --cpus-per-task=8` for one task.
+
+    Fix:
+        Ask for more cores, or give each rank about as many workers as it has cores.
+
+    Known limits:
+        Up to twice as many workers as cores it is information: workers that wait for storage need no core of their own.
+
+    Evidence:
+        NVIDIA/enroot#175, facebookresearch/vissl#254.
+    """
+    met = False
+    for launch in job.launches:
+        workers = job.setting("dataloader_workers", launch.scope)
+        processes = job.setting("processes_per_node", launch.scope)
+        cores = job.setting("cpus_per_task", launch.scope)
+        tasks = job.setting("tasks_per_node", launch.scope)
+        if not workers or not processes or not cores or not tasks:
+            continue
+        met = True
+        open_end = undecided(launch.id, (*workers, *processes, *cores, *tasks), launch)
+        asked = lift(_product, as_int(job_value(workers)), as_int(job_value(processes)))
+        granted = lift(_product, as_int(job_value(cores)), as_int(job_value(tasks)))
+        needs, has = numbers(asked), numbers(granted)
+        if open_end is not None or not needs or not has:
+            yield open_end or unknown(launch.id, "how many cores a node has for how many workers is not known")
+        elif min(needs) <= max(has):
+            yield passed(launch.id)
+        else:
+            severe = min(needs) > 2 * max(has)
+            yield _crowded(launch, workers[0], cores[0], (spoken(needs), spoken(has)), severe=severe)
+    if not met:
+        yield not_applicable(job.name, "no launch says both its loaders' workers and its cores")
+
+
+def _crowded(launch: Launch, workers: Claim, cores: Claim, counts: tuple[str, str], *, severe: bool) -> Verdict:
+    return failed(
+        launch.id,
+        f"{quoted(workers)} makes {counts[0]} loader workers on each node, but {quoted(cores)} grants {counts[1]} cores"
+        " there.",
+        at=workers,
+        also=((cores, "cores granted"),),
+        remedy="Ask for more cores a task, or give each rank about as many workers as it has cores.",
+        severity=None if severe else Severity.INFO,
+    )
+
+
+def _product(one: Plain, other: Plain) -> Plain:
+    if isinstance(one, int) and isinstance(other, int):
+        return one * other
+    raise TypeError("not two numbers")

@@ -1,0 +1,1 @@
+"""Batch sizes, parallel sizes, memory, precision: the arithmetic of a training."""

@@ -1,0 +1,146 @@
+"""Sizes of one configuration file against each other: devices, nodes, parallel sizes and batches of NeMo."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from preflight.job import Claim, Job
+from preflight.judgement import Verdict, failed, not_applicable, passed, rule
+from preflight.outcome import Confidence, Severity
+from preflight_rules.reading import counted, job_value, numbers, placed, quoted, undecided
+from preflight_rules.sizes.parallel_sizes import Setup, setups
+
+_PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size")
+
+
+def _world(setup: Setup) -> tuple[int | None, tuple[Claim, ...]]:
+    """Devices x nodes of a trainer, and the claims; None where they are not known."""
+    nodes = tuple(c for c in setup.job.requiring("nodes", setup.scope) if c.source == setup.source)
+    devices = tuple(c for c in setup.job.requiring("processes_per_node", setup.scope) if c.source == setup.source)
+    one, other = numbers(job_value(nodes)) if nodes else (1,), numbers(job_value(devices)) if devices else ()
+    claims = (*devices, *nodes)
+    return (one[0] * other[0] if len(one) == len(other) == 1 else None), claims
+
+
+def _trainers(job: Job) -> Iterator[tuple[Setup, int | None, tuple[Claim, ...], tuple[Claim, ...], int]]:
+    """Each configuration with a trainer: its ranks and parallel sizes, with their claims."""
+    for setup in setups(job):
+        if setup.source != "lightning":
+            continue
+        ranks, because = _world(setup)
+        parts = tuple(c for name in _PARALLEL for c in setup.claims(name))
+        product = math.prod(setup.number(name) or 1 for name in _PARALLEL)
+        if because and parts:
+            yield setup, ranks, because, parts, product
+
+
+@rule(
+    "PAR013",
+    "trainer-ranks-not-divisible",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=(
+        "https://github.com/NVIDIA/NeMo/blob/r1.23.0/nemo/collections/nlp/modules/common/megatron/megatron_init.py",
+    ),
+)
+def trainer_ranks_not_divisible(job: Job) -> Iterator[Verdict]:
+    """The devices of a trainer cannot be divided into replicas of the model.
+
+    What it checks:
+        In a NeMo configuration: tensor x pipeline x context parallel size divides devices x num_nodes.
+
+    Why it matters:
+        NeMo stops when it makes the groups of ranks, after all of them have started.
+
+    Example:
+        `devices: 8`, `num_nodes: 1` and `tensor_model_parallel_size: 3`.
+
+    Fix:
+        Choose sizes whose product divides the devices.
+
+    Known limits:
+        Such files are templates, whose numbers are overridden on the command line: a warning, and information where
+        only ranks are missing.
+
+    Evidence:
+        NeMo, megatron_init.py.
+    """
+    met = False
+    for setup, ranks, because, parts, product in _trainers(job):
+        met = True
+        open_end = undecided(setup.subject, (*because, *parts), setup.launch)
+        if open_end is not None:
+            yield open_end
+        elif ranks is not None and ranks % product:
+            yield failed(
+                setup.subject,
+                f"{counted(ranks, 'rank')} ({', '.join(quoted(c) for c in because)}) cannot be divided by {product}"
+                f" ({' x '.join(quoted(c) for c in parts)}).",
+                at=parts[0],
+                also=tuple((c, "ranks") for c in because),
+                remedy=f"Choose sizes whose product divides {ranks}, or a multiple of {product} ranks.",
+                # More devices or nodes, given on the command line, make it right.
+                severity=Severity.INFO if product % ranks == 0 else None,
+            )
+        else:
+            yield passed(setup.subject)
+    if not met:
+        yield not_applicable(job.name, "no configuration gives devices beside parallel sizes")
+
+
+@rule(
+    "BAT020",
+    "trainer-global-batch-not-divisible",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=(
+        "https://github.com/NVIDIA/NeMo/blob/r1.23.0/nemo/collections/nlp/modules/common/megatron/megatron_init.py",
+        "deepspeedai/DeepSpeed#17",
+    ),
+)
+def trainer_global_batch_not_divisible(job: Job) -> Iterator[Verdict]:
+    """The global batch of a configuration cannot be cut into micro batches for all replicas.
+
+    What it checks:
+        In a NeMo configuration: micro_batch_size x replicas divides global_batch_size, where replicas are devices x
+        num_nodes divided by tensor, pipeline and context parallel sizes.
+
+    Why it matters:
+        NeMo stops before the first step.
+
+    Example:
+        `global_batch_size: 10`, `micro_batch_size: 4` on 2 devices.
+
+    Fix:
+        A global batch that is a multiple of micro batch x replicas.
+
+    Known limits:
+        As for the ranks: the numbers may be overridden.
+
+    Evidence:
+        NeMo, megatron_init.py; deepspeedai/DeepSpeed#17.
+    """
+    met = False
+    for setup, ranks, because, parts, product in _trainers(job):
+        total, micro = setup.claims("train_batch_size"), setup.claims("micro_batch_size_per_gpu")
+        if not total or not micro:
+            continue
+        met = True
+        open_end = undecided(setup.subject, (*total, *micro, *because, *parts), setup.launch)
+        whole, one = setup.number("train_batch_size"), setup.number("micro_batch_size_per_gpu")
+        if open_end is not None:
+            yield open_end
+        elif whole and one and ranks and ranks % product == 0 and whole % (one * (ranks // product)):
+            unit = one * (ranks // product)
+            yield failed(
+                setup.subject,
+                f"{quoted(total[0])} is no multiple of {placed(micro[0])} x {ranks // product} replicas = {unit}.",
+                at=total[0],
+                also=((micro[0], "micro batch"), *((c, "decides the replicas") for c in (*because, *parts))),
+                remedy=f"Take a global batch that {unit} divides, such as {-(-whole // unit) * unit}.",
+            )
+        else:
+            yield passed(setup.subject)
+    if not met:
+        yield not_applicable(job.name, "no configuration gives devices beside batch sizes")

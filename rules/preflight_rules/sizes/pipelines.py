@@ -1,0 +1,200 @@
+"""Pipelines: micro-batches enough to fill them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from preflight.job import Claim, Job
+from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.outcome import Confidence, Severity
+from preflight_rules.reading import distinct, numbers, placed, quoted, ranks_started, undecided
+from preflight_rules.sizes.parallel_sizes import Setup, setups
+
+#: Narayanan et al. take pipelines as efficient whose bubble is well below this.
+_LARGEST_BUBBLE = 0.25
+#: From here on most would call it waste.
+_WASTE = 0.4
+_CHANGES_BATCH = ("--decrease-batch-size-if-needed", "--rampup-batch-size")
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """Stages, micro-batches of one step, and chunks of layers that each stage holds."""
+
+    stages: int
+    micro_batches: int
+    chunks: int
+    claims: tuple[Claim, ...]
+
+    @property
+    def bubble(self) -> float:
+        """The share of a step in which a stage waits (arXiv 2104.04473, section 2.2)."""
+        return (self.stages - 1) / (self.chunks * self.micro_batches + self.stages - 1)
+
+
+def pipeline_of(setup: Setup) -> Pipeline | str:
+    """The pipeline of a Megatron launch, or what of it is not known; empty where there is none."""
+    stages = setup.number("pipeline_parallel_size")
+    claims = setup.claims("pipeline_parallel_size")
+    if not claims:
+        return ""
+    if stages is None:
+        return f"{quoted(claims[0])} is not known"
+    if stages < 2:
+        return ""
+    total, micro = setup.number("train_batch_size"), setup.number("micro_batch_size_per_gpu")
+    if setup.launch is None or total is None or micro is None:
+        return "the global or the micro batch size is not known"
+    if setup.hidden:
+        return "an unresolved argument may give further sizes"
+    ranks, because = ranks_started(setup.job, setup.scope)
+    world = numbers(ranks)
+    if len(world) != 1:
+        return "how many ranks are started is not known"
+    parts = stages * (setup.number("tensor_parallel_size") or 1) * (setup.number("context_parallel_size") or 1)
+    replicas, left = divmod(world[0], parts)
+    if not replicas or left or total % (micro * replicas):
+        # Another rule's fault.
+        return "ranks and batch do not divide by the replicas"
+    virtual, layers = setup.number("layers_per_virtual_stage"), setup.number("num_layers")
+    chunks = layers // stages // virtual if virtual and layers and layers >= stages * virtual else 1
+    said = (*claims, *setup.claims("train_batch_size"), *setup.claims("micro_batch_size_per_gpu"), *because)
+    return Pipeline(stages, total // (micro * replicas), max(chunks, 1), distinct(said))
+
+
+@rule(
+    "PIP001",
+    "pipeline-mostly-waits",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("https://arxiv.org/abs/2104.04473", "https://arxiv.org/abs/1811.06965"),
+)
+def pipeline_mostly_waits(job: Job) -> Iterator[Verdict]:
+    """A pipeline gets too few micro-batches to keep its stages busy.
+
+    What it checks:
+        For Megatron-LM's options, from global batch, micro batch and replicas: the micro-batches of a step, and the
+        share of it in which a stage waits, (stages - 1) / (chunks x micro-batches + stages - 1). Above a quarter it
+        is information, above 40 % a warning.
+
+    Why it matters:
+        Stages wait while the pipeline fills and drains. Without more micro-batches than stages most GPUs idle, and
+        are paid for.
+
+    Example:
+        8 stages and 4 micro-batches: 64 % of each step are waiting.
+
+    Fix:
+        A larger global batch, a smaller micro batch, fewer stages, or `--num-layers-per-virtual-pipeline-stage`.
+
+    Known limits:
+        A batch size may be fixed by what is to be learned; then the pipeline is the price of fitting in memory.
+
+    Evidence:
+        Narayanan et al., arXiv 2104.04473, section 2.2; Huang et al., arXiv 1811.06965.
+    """
+    met = False
+    for setup in setups(job):
+        found = pipeline_of(setup)
+        if found == "" or setup.has(*_CHANGES_BATCH):
+            continue
+        met = True
+        if isinstance(found, str):
+            yield unknown(setup.subject, f"how full the pipeline is: {found}", at=setup.launch)
+            continue
+        open_end = undecided(setup.subject, found.claims, setup.launch)
+        if open_end is not None:
+            yield open_end
+        elif found.bubble > _LARGEST_BUBBLE:
+            first = found.claims[0]
+            yield failed(
+                setup.subject,
+                f"{quoted(first)} with {found.micro_batches} micro-batches in a step ({_batches(found)}): each stage"
+                f" waits {found.bubble:.0%} of the time.",
+                at=first,
+                also=tuple((claim, "decides the micro-batches") for claim in found.claims[1:]),
+                remedy=f"Take {4 * found.stages} micro-batches or more: a larger global batch, a smaller micro batch or"
+                " fewer stages; or hold layers in chunks (--num-layers-per-virtual-pipeline-stage).",
+                severity=None if found.bubble > _WASTE else Severity.INFO,
+            )
+        else:
+            yield passed(setup.subject)
+    if not met:
+        yield not_applicable(job.name, "no launch has a pipeline of Megatron-LM")
+
+
+def _batches(found: Pipeline) -> str:
+    return " and ".join(placed(claim) for claim in found.claims[1:3])
+
+
+@rule(
+    "PIP002",
+    "interleaved-pipeline-not-divisible",
+    severity=Severity.ERROR,
+    evidence=(
+        "https://github.com/NVIDIA/Megatron-LM/blob/core_r0.12.0/megatron/core/pipeline_parallel/schedules.py",
+        "https://github.com/NVIDIA/Megatron-LM/blob/core_r0.12.0/megatron/training/arguments.py",
+    ),
+)
+def interleaved_pipeline_not_divisible(job: Job) -> Iterator[Verdict]:
+    """The interleaved schedule is asked for with numbers that it cannot use.
+
+    What it checks:
+        With `--num-layers-per-virtual-pipeline-stage`: the layers of a stage are a multiple of it, and there is more
+        than one stage. That the micro-batches are a multiple of the stages is a warning, for newer versions can do
+        without.
+
+    Why it matters:
+        Megatron-LM stops at start, or in the first step.
+
+    Example:
+        `--num-layers 30 --pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 2`.
+
+    Fix:
+        Layers that are a multiple of stages x layers of a chunk, and a global batch that gives a multiple of the
+        stages.
+
+    Known limits:
+        Layouts given by hand are let be.
+
+    Evidence:
+        Megatron-LM, validate_args and core/pipeline_parallel/schedules.py.
+    """
+    met = False
+    for setup in setups(job):
+        virtual, stages, layers = (
+            setup.claims(name) for name in ("layers_per_virtual_stage", "pipeline_parallel_size", "num_layers")
+        )
+        if not virtual or not stages or not layers or setup.has("--pipeline-model-parallel-layout"):
+            continue
+        met = True
+        open_end = undecided(setup.subject, (*virtual, *stages, *layers), setup.launch)
+        chunk, many, all_of = (
+            setup.number(name) for name in ("layers_per_virtual_stage", "pipeline_parallel_size", "num_layers")
+        )
+        if open_end is not None or chunk is None or many is None or all_of is None:
+            yield open_end or unknown(setup.subject, "a size of the pipeline is not known", at=virtual[0])
+            continue
+        found = pipeline_of(setup)
+        if many == 1:
+            message, milder = f"{quoted(virtual[0])} is for several stages, and {placed(stages[0])} is one", False
+        elif all_of % (many * chunk):
+            message = f"{quoted(layers[0])} cannot be held in chunks of {chunk} by {many} stages ({placed(virtual[0])})"
+            milder = False
+        elif isinstance(found, Pipeline) and found.micro_batches % many:
+            message = f"{found.micro_batches} micro-batches are no multiple of the {many} stages ({placed(stages[0])})"
+            milder = True
+        else:
+            yield passed(setup.subject)
+            continue
+        yield failed(
+            setup.subject,
+            f"{message}: the interleaved schedule cannot use that.",
+            at=virtual[0],
+            also=((stages[0], "stages"), (layers[0], "layers")),
+            remedy=f"Take layers that are a multiple of {many} x {chunk}, and micro-batches that are one of {many}.",
+            severity=Severity.WARNING if milder else None,
+        )
+    if not met:
+        yield not_applicable(job.name, "no launch asks for the interleaved schedule")

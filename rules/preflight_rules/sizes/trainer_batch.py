@@ -1,0 +1,108 @@
+"""Batch sizes given twice: to the trainer by its arguments, and in DeepSpeed's configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from preflight.job import Claim, Job, Launch
+from preflight.judgement import Verdict, failed, mend, not_applicable, passed, reworded, rule
+from preflight.outcome import Fix, Severity
+from preflight_rules.reading import job_value, numbers, placed, quoted, spoken, subjects, undecided
+from preflight_rules.sizes.batch_sizes import KEYS, configured, given_to_trainer, uses_hugging_face
+
+
+@rule(
+    "BAT003",
+    "trainer-and-deepspeed-batch-differ",
+    severity=Severity.ERROR,
+    profile="gate",
+    fix="unsafe",
+    evidence=("hiyouga/LlamaFactory#201", "hendrycks/apps#9", "huggingface/transformers#27830"),
+)
+def trainer_and_deepspeed_batch_differ(job: Job) -> Iterator[Verdict]:
+    """The trainer's arguments and DeepSpeed's configuration give one batch size two values.
+
+    What it checks:
+        The micro batch size and gradient accumulation steps given to the training program equal those of the
+        DeepSpeed configuration it is started with, unless that says "auto".
+
+    Why it matters:
+        Hugging Face's trainer compares the two and stops. Other programs train with one and log the other.
+
+    Example:
+        `--gradient_accumulation_steps 2 --deepspeed ds.json` with `"gradient_accumulation_steps": 4` in ds.json.
+
+    Fix:
+        Write "auto" in the configuration, so that the argument is the only place.
+
+    Known limits:
+        For a program that is not known to be Hugging Face's trainer it is a warning; so it is where the trainer's
+        own default differs, because the script may set another.
+
+    Evidence:
+        hiyouga/LlamaFactory#201, hendrycks/apps#9, huggingface/transformers#27830.
+    """
+    met = False
+    for subject, scope, launch in subjects(job):
+        for quantity in ("micro_batch_size_per_gpu", "gradient_accumulation_steps"):
+            ours, theirs = given_to_trainer(job, quantity, scope), configured(job, quantity, scope)
+            if not ours and theirs and launch is not None:
+                verdict = _against_default(job, launch, quantity, theirs)
+                if verdict is not None:
+                    met = True
+                    yield verdict
+            if not ours or not theirs:
+                continue
+            met = True
+            open_end = undecided(subject, (*ours, *theirs), launch)
+            one, other = numbers(job_value(ours)), numbers(job_value(theirs))
+            if open_end is not None:
+                yield open_end
+            elif one and other and not set(one) & set(other):
+                yield failed(
+                    subject,
+                    f"{quoted(ours[0])} gives {spoken(one)}, but {placed(theirs[0])} gives {spoken(other)}.",
+                    at=ours[0],
+                    also=((theirs[0], "DeepSpeed's value"),),
+                    remedy=f'Write `"{KEYS[quantity]}": "auto"` in {theirs[0].span.path}, or make the two equal.',
+                    severity=None if uses_hugging_face(job, launch, scope) else Severity.WARNING,
+                    fix=_as_auto(theirs[0], quantity) if uses_hugging_face(job, launch, scope) else None,
+                )
+            else:
+                yield passed(subject)
+    if not met:
+        yield not_applicable(job.name, "no batch size is given both to the program and to DeepSpeed")
+
+
+def _as_auto(claim: Claim, quantity: str) -> Fix | None:
+    """Leave the value to the argument. Which of the two was meant is a guess, so that is unsafe."""
+    number = str(claim.alternatives[0]) if len(claim.alternatives) == 1 else ""
+    return mend(f'write "{KEYS[quantity]}": "auto"', reworded(claim, number, '"auto"'), safe=False)
+
+
+#: What Hugging Face's `TrainingArguments` take when nothing is given (transformers 4.50, training_args.py).
+_TRAINER_DEFAULTS = {"micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 1}
+_OPTIONS = {
+    "micro_batch_size_per_gpu": "--per_device_train_batch_size",
+    "gradient_accumulation_steps": "--gradient_accumulation_steps",
+}
+
+
+def _against_default(job: Job, launch: Launch, quantity: str, theirs: tuple[Claim, ...]) -> Verdict | None:
+    """A number in the configuration against the trainer's default, where the whole command line is known."""
+    if None in launch.arguments or not uses_hugging_face(job, launch, launch.scope):
+        return None
+    if job.about(quantity, launch.scope) != theirs:
+        return None
+    found, default = numbers(job_value(theirs)), _TRAINER_DEFAULTS[quantity]
+    if not found or default in found:
+        return None
+    return failed(
+        launch.id,
+        f"{quoted(theirs[0])}, but the launch gives no {_OPTIONS[quantity]} and Hugging Face's trainer takes {default}:"
+        " it stops when the two differ.",
+        at=theirs[0],
+        also=((launch, f"takes {default}"),),
+        remedy=f'Give {_OPTIONS[quantity]} {found[0]}, or write `"{KEYS[quantity]}": "auto"`.',
+        severity=Severity.WARNING,
+    )

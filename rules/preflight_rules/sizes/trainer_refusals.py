@@ -1,0 +1,245 @@
+"""What Hugging Face's trainer, or the command that starts it, refuses or passes over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from preflight.job import Claim, Job, Known, Launch, Scope, Unresolved
+from preflight.judgement import Verdict, failed, mend, not_applicable, passed, reworded, rule, unknown
+from preflight.outcome import Confidence, Severity
+from preflight.tables.training_arguments import TRAINING_ARGUMENTS
+from preflight_rules.meeting.variables import distance
+from preflight_rules.reading import certainly_several, distinct, job_value, quoted, subjects, texts, undecided
+from preflight_rules.sizes.batch_sizes import uses_hugging_face
+from preflight_rules.sizes.trainer_settings import numbers_of, told_to_trainer
+
+
+@rule(
+    "HFT003",
+    "llamafactory-rank-of-the-node-ignored",
+    severity=Severity.WARNING,
+    fix="unsafe",
+    evidence=("hiyouga/LlamaFactory#7326",),
+)
+def rank_of_the_node_ignored(job: Job) -> Iterator[Verdict]:
+    """llamafactory-cli is given RANK where it looks for NODE_RANK.
+
+    What it checks:
+        A `llamafactory-cli train` over several nodes that sets RANK also sets NODE_RANK.
+
+    Why it matters:
+        Without NODE_RANK every node takes rank 0. Each starts a group of its own, prints "Initializing ... distributed
+        tasks", and waits for the others until it times out.
+
+    Example:
+        `FORCE_TORCHRUN=1 NNODES=2 RANK=1 MASTER_ADDR=... llamafactory-cli train a.yaml`.
+
+    Fix:
+        Set NODE_RANK, from 0 on, each once.
+
+    Known limits:
+        Versions before 0.9.2 looked for RANK; which version is installed is not known.
+
+    Evidence:
+        hiyouga/LlamaFactory#7326; llamafactory/launcher.py of 0.9.5.
+    """
+    met = False
+    for launch in job.launches:
+        if launch.launcher != "llamafactory-cli":
+            continue
+        nodes = job.requiring("nodes", launch.scope)
+        ranks = job.setting("env.RANK", launch.scope)
+        if not nodes:
+            continue
+        met = True
+        open_end = undecided(launch.id, nodes, launch)
+        if open_end is not None:
+            yield open_end
+        elif ranks and certainly_several(job_value(nodes)) and not job.about("env.NODE_RANK", launch.scope):
+            yield failed(
+                launch.id,
+                f"{quoted(ranks[0])} is not looked at: llamafactory-cli takes the rank of a node from NODE_RANK, which"
+                " is not set, so every node is node 0.",
+                at=ranks[0],
+                also=((nodes[0], "several nodes"),),
+                remedy="Set NODE_RANK instead, from 0 on, another one on each node.",
+                fix=mend("set NODE_RANK", reworded(ranks[0], "RANK", "NODE_RANK"), safe=False),
+            )
+        else:
+            yield passed(launch.id)
+    if not met:
+        yield not_applicable(job.name, "no llamafactory-cli over several nodes")
+
+
+_ARGUMENTS = frozenset(row.dest for row in TRAINING_ARGUMENTS.rows)
+
+
+_SHORTEST = 8
+
+
+_LONG = 12
+
+
+@rule(
+    "HFT004",
+    "trainer-argument-misspelt",
+    severity=Severity.WARNING,
+    fix="unsafe",
+    confidence=Confidence.MEDIUM,
+    evidence=("https://huggingface.co/docs/transformers/main_classes/trainer",),
+)
+def argument_misspelt(job: Job) -> Iterator[Verdict]:
+    """A file of training arguments holds a name one slip away from a real one.
+
+    What it checks:
+        Keys of files for Hugging Face's trainer (LLaMA-Factory, TRL and the like) that are none of its arguments but
+        very near to one.
+
+    Why it matters:
+        The trainer's parser refuses a key that it does not know; where a script passes over what it does not know, the
+        default stays in force.
+
+    Example:
+        `gradient_acumulation_steps: 8`.
+
+    Fix:
+        Write the argument as the trainer spells it.
+
+    Known limits:
+        Arguments of a script's own that are near to none of the trainer's are left alone, and so are those that only an
+        older or newer version has.
+
+    Evidence:
+        transformers' documentation of TrainingArguments; its fields at versions 4.36, 4.57 and 5.23.
+    """
+    met = False
+    for claim in distinct(job.about("trainer_argument")):
+        (name,) = texts(claim.value) or ("",)
+        if isinstance(claim.value, Unresolved):
+            met = True
+            yield unknown(claim.span.path, f"{quoted(claim)}: {claim.value.why}", at=claim)
+            continue
+        if not _is_hugging_face_file(job, claim):
+            continue
+        met = True
+        near = "" if name in _ARGUMENTS else _near(name)
+        if near:
+            yield failed(
+                claim.span.path,
+                f"{quoted(claim)} is no argument of the trainer; {near} is probably meant.",
+                at=claim,
+                remedy=f"Write {near}.",
+                fix=mend(f"rename {name} to {near}", reworded(claim, name, near), safe=False),
+            )
+        else:
+            yield passed(claim.span.path)
+    if not met:
+        yield not_applicable(job.name, "no file of training arguments")
+
+
+def _is_hugging_face_file(job: Job, key: Claim) -> bool:
+    return any(
+        "transformers" in claim.alternatives and claim.source == "trainer" and claim.span.path == key.span.path
+        for claim in job.about("training_framework")
+    )
+
+
+def _near(name: str) -> str:
+    if len(name) < _SHORTEST:
+        return ""
+    most = 2 if len(name) >= _LONG else 1
+    best: tuple[int, str] | None = None
+    for candidate in sorted(row for row in _ARGUMENTS if abs(len(row) - len(name)) <= most):
+        slips = distance(name, candidate, most)
+        if 0 < slips <= most and (best is None or slips < best[0]):
+            best = (slips, candidate)
+    return best[1] if best is not None else ""
+
+
+@rule(
+    "HFT005",
+    "best-model-needs-equal-strategies",
+    severity=Severity.ERROR,
+    evidence=("https://huggingface.co/docs/transformers/main_classes/trainer",),
+)
+def best_model_needs_equal_strategies(job: Job) -> Iterator[Verdict]:
+    """The best checkpoint is to be loaded at the end, but saving and evaluating do not go together.
+
+    What it checks:
+        With load_best_model_at_end, save_strategy and eval_strategy are the same (or save_strategy is `best`), and
+        with `steps` save_steps is a multiple of eval_steps.
+
+    Why it matters:
+        The trainer refuses to start otherwise, after the job has been queued and the model has been found.
+
+    Example:
+        `load_best_model_at_end: true` with `save_strategy: epoch` and no eval_strategy (whose default is `no`).
+
+    Fix:
+        Give both the same strategy, and save at a multiple of the steps between evaluations.
+
+    Known limits:
+        Only where load_best_model_at_end and a strategy stand in a file of arguments or on one command line; axolotl
+        and scripts set further defaults. On a command line alone it is a warning for that reason.
+
+    Evidence:
+        transformers' documentation of TrainingArguments (load_best_model_at_end).
+    """
+    met = False
+    for subject, scope, launch in subjects(job):
+        best = told_to_trainer(job, "load_best_model", scope)
+        saving, evaluating = (told_to_trainer(job, f"{name}_strategy", scope) for name in ("save", "eval"))
+        # Only `TrainingArguments` has that argument in a script.
+        known = uses_hugging_face(job, launch, scope) or any(claim.source == "python" for claim in best)
+        if not best or not (saving or evaluating) or not known:
+            continue
+        met = True
+        open_end = undecided(subject, (*best, *saving, *evaluating), launch)
+        if open_end is not None:
+            yield open_end
+            continue
+        save = (texts(job_value(saving)) or ("",)) if saving else ("steps",)
+        check = (texts(job_value(evaluating)) or ("",)) if evaluating else ("no",)
+        if best[0].value != Known(True) or save == ("best",) or (set(save) & set(check) and save != ("steps",)):
+            yield passed(subject)
+        elif not set(save) & set(check):
+            one = quoted(saving[0]) if saving else "save_strategy is steps by default"
+            other = quoted(evaluating[0]) if evaluating else "eval_strategy is no by default"
+            yield failed(
+                subject,
+                f"{quoted(best[0])} needs saving and evaluating to go together, but {one} and {other}: the trainer"
+                " refuses to start.",
+                at=best[0],
+                also=tuple((claim, "its strategy") for claim in (*saving[:1], *evaluating[:1])),
+                remedy="Give save_strategy and eval_strategy the same value.",
+                severity=_severity(best[0], launch),
+            )
+        else:
+            yield _steps(job, subject, scope, launch, best[0])
+    if not met:
+        yield not_applicable(job.name, "no trainer is told to load its best checkpoint")
+
+
+def _severity(best: Claim, launch: Launch | None) -> Severity | None:
+    return Severity.WARNING if best.source == "arguments" or launch is None else None
+
+
+def _steps(job: Job, subject: str, scope: Scope, launch: Launch | None, best: Claim) -> Verdict:
+    saved, checked = (told_to_trainer(job, f"{name}_steps", scope) for name in ("save", "eval"))
+    open_end = undecided(subject, (*saved, *checked), launch)
+    every, each = numbers_of(saved), numbers_of(checked)
+    if open_end is not None:
+        return open_end
+    if not saved or not checked or len(every) != 1 or len(each) != 1 or each[0] < 1 or every[0] < 1:
+        return passed(subject)
+    if every[0] % each[0] == 0:
+        return passed(subject)
+    return failed(
+        subject,
+        f"{quoted(best)} needs a checkpoint at evaluations only, but {quoted(saved[0])} is no multiple of"
+        f" {quoted(checked[0])}: the trainer refuses to start.",
+        at=saved[0],
+        also=((checked[0], "evaluates"), (best, "needs both together")),
+        remedy=f"Give save_steps a multiple of {each[0]:g}.",
+        severity=_severity(best, launch),
+    )

@@ -1,0 +1,214 @@
+"""What Hugging Face's trainer is told twice, with two values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from preflight.job import Claim, Job, Relation, Scope, strongest
+from preflight.judgement import Verdict, failed, not_applicable, passed, rule
+from preflight.outcome import Severity
+from preflight_rules.reading import job_value, placed, quoted, subjects, texts, undecided
+from preflight_rules.sizes.batch_sizes import uses_hugging_face
+
+_TRAINER = ("arguments", "trainer", "python")
+#: What the trainer compares with DeepSpeed's configuration beside batch sizes (transformers/integrations/deepspeed.py,
+#: `trainer_config_process`, 5.23), the trainer's name and the configuration's.
+_COMPARED = {
+    "learning_rate": ("learning_rate", "the learning rate of optimizer or scheduler"),
+    "weight_decay": ("weight_decay", "optimizer.params.weight_decay"),
+    "gradient_clipping": ("max_grad_norm", "gradient_clipping"),
+    "warmup_steps": ("warmup_steps", "scheduler.params.warmup_num_steps"),
+}
+
+
+def told_to_trainer(job: Job, quantity: str, scope: Scope) -> tuple[Claim, ...]:
+    """What arguments, a file of arguments or the script itself tell the trainer; defaults of a script's options not."""
+    return strongest(
+        claim
+        for claim in job.about(quantity, scope)
+        if claim.source in _TRAINER
+        and claim.relation is Relation.SETS
+        and not (claim.source == "python" and claim.spelling.startswith("--"))
+    )
+
+
+def numbers_of(claims: tuple[Claim, ...]) -> tuple[float, ...]:
+    """Every number the claims may be; empty when one of them is none."""
+    found: list[float] = []
+    for claim in claims:
+        for item in claim.alternatives:
+            try:
+                found.append(float(item))  # type: ignore[arg-type]
+            except (TypeError, ValueError):
+                return ()
+    return tuple(found)
+
+
+@rule(
+    "HFT001",
+    "trainer-setting-differs-from-deepspeed",
+    severity=Severity.ERROR,
+    profile="gate",
+    evidence=("hendrycks/apps#9", "hiyouga/LlamaFactory#201", "https://huggingface.co/docs/transformers/deepspeed"),
+)
+def setting_differs_from_deepspeed(job: Job) -> Iterator[Verdict]:
+    """The trainer and the DeepSpeed configuration give learning rate, decay, warm-up or clipping two values.
+
+    What it checks:
+        learning_rate, weight_decay, warmup_steps and max_grad_norm of the trainer equal what the DeepSpeed
+        configuration says of them, where both are given and the configuration does not say "auto".
+
+    Why it matters:
+        Hugging Face's trainer compares them and stops with "Please correct the following DeepSpeed config values that
+        mismatch TrainingArguments values". Other programs train with one and log the other.
+
+    Example:
+        `--learning_rate 5e-5` with `"optimizer": {"params": {"lr": 1e-4}}`.
+
+    Fix:
+        Write "auto" in the configuration, so that the argument is the only place.
+
+    Known limits:
+        For a program that is not known to be Hugging Face's trainer it is a warning. The trainer's own defaults are
+        not compared, because the script may set others.
+
+    Evidence:
+        hendrycks/apps#9 (learning rate and warm-up), hiyouga/LlamaFactory#201; transformers' guide to DeepSpeed.
+    """
+    met = False
+    for subject, scope, launch in subjects(job):
+        for quantity, (ours_name, theirs_name) in _COMPARED.items():
+            ours = told_to_trainer(job, quantity, scope)
+            theirs = strongest(c for c in job.about(quantity, scope) if c.source == "deepspeed")
+            if not ours or not theirs:
+                continue
+            met = True
+            open_end = undecided(subject, (*ours, *theirs), launch)
+            one, other = numbers_of(ours), numbers_of(theirs)
+            if open_end is not None:
+                yield open_end
+            elif one and other and not set(one) & set(other):
+                yield failed(
+                    subject,
+                    f"{quoted(ours[0])}, but {placed(theirs[0])} in DeepSpeed's configuration.",
+                    at=ours[0],
+                    also=((theirs[0], "DeepSpeed's value"),),
+                    remedy=f'Write "auto" for {theirs_name} in {theirs[0].span.path}, or make it equal {ours_name}.',
+                    severity=None if uses_hugging_face(job, launch, scope) else Severity.WARNING,
+                )
+            else:
+                yield passed(subject)
+    if not met:
+        yield not_applicable(job.name, "nothing is said both to a trainer and to DeepSpeed")
+
+
+@rule(
+    "HFT006",
+    "precision-differs-between-accelerate-and-trainer",
+    severity=Severity.WARNING,
+    evidence=("https://huggingface.co/docs/transformers/main_classes/trainer", "huggingface/transformers#32622"),
+)
+def precision_differs(job: Job) -> Iterator[Verdict]:
+    """Accelerate is told one half precision and the trainer the other.
+
+    What it checks:
+        mixed_precision of `accelerate launch` and its configuration is not bf16 where the trainer, or the script's
+        own `Accelerator(...)`, is told fp16, nor the other way round.
+
+    Why it matters:
+        The trainer's value wins, without a word: fp16 with its loss scaling where bf16 was meant, or bf16 on a GPU that
+        has none.
+
+    Example:
+        `accelerate launch --mixed_precision bf16 train.py --fp16`.
+
+    Fix:
+        Say it once, or the same in both places.
+
+    Known limits:
+        What the script itself decides is not seen. fp16 and bf16 both told to the trainer is PRC001's case.
+
+    Evidence:
+        transformers' documentation of TrainingArguments; huggingface/transformers#32622 (where the trainer takes its
+        precision from).
+    """
+    met = False
+    for subject, scope, launch in subjects(job):
+        trainer = told_to_trainer(job, "mixed_precision", scope)
+        outer = strongest(c for c in job.about("mixed_precision", scope) if c.source == "accelerate")
+        if not trainer or not outer:
+            continue
+        met = True
+        open_end = undecided(subject, (*trainer, *outer), launch)
+        inner, around = set(texts(job_value(trainer))), set(texts(job_value(outer)))
+        if open_end is not None:
+            yield open_end
+        elif inner <= _HALF and around <= _HALF and inner and around and not inner & around:
+            yield failed(
+                subject,
+                f"{quoted(trainer[0])} tells the trainer {min(inner)}, but {placed(outer[0])} tells the launcher"
+                f" {min(around)}; what the trainer is told is taken.",
+                at=trainer[0],
+                also=((outer[0], "Accelerate's"),),
+                remedy="Say the precision once, or the same in both places.",
+            )
+        else:
+            yield passed(subject)
+    if not met:
+        yield not_applicable(job.name, "precision is not said both to Accelerate and to a trainer")
+
+
+_HALF = frozenset({"fp16", "bf16"})
+
+
+@rule(
+    "HFT008",
+    "deepspeed-and-fsdp-together",
+    severity=Severity.ERROR,
+    profile="gate",
+    evidence=("https://huggingface.co/docs/transformers/fsdp", "https://huggingface.co/docs/transformers/deepspeed"),
+)
+def deepspeed_and_fsdp_together(job: Job) -> Iterator[Verdict]:
+    """The trainer is told to shard with DeepSpeed and with FSDP.
+
+    What it checks:
+        A file of training arguments, or a command line, gives deepspeed a configuration and fsdp its options.
+
+    Why it matters:
+        Hugging Face's trainer stops: "Using --fsdp xxx together with --deepspeed is not possible". So does axolotl.
+
+    Example:
+        `deepspeed: ds.json` and `fsdp: full_shard auto_wrap` in one file.
+
+    Fix:
+        Take one of the two out.
+
+    Known limits:
+        Where one stands in the file and the other on the command line, nothing is said.
+
+    Evidence:
+        transformers' guides to FSDP and DeepSpeed; transformers/trainer.py (5.23), axolotl/utils/schemas/validation.py
+        (0.19).
+    """
+    met = False
+    for subject, scope, launch in subjects(job):
+        told = strongest(job.about("sharding_library", scope))
+        if not told:
+            continue
+        met = True
+        open_end = undecided(subject, told, launch)
+        by_name = {text: claim for claim in told for text in texts(claim.value)}
+        if open_end is not None:
+            yield open_end
+        elif len(by_name) > 1 and by_name["deepspeed"].span.path == by_name["fsdp"].span.path:
+            yield failed(
+                subject,
+                f"{quoted(by_name['fsdp'])} and {placed(by_name['deepspeed'])} are both given; the trainer takes one.",
+                at=by_name["fsdp"],
+                also=((by_name["deepspeed"], "DeepSpeed"),),
+                remedy="Take one of the two out.",
+            )
+        else:
+            yield passed(subject)
+    if not met:
+        yield not_applicable(job.name, "no trainer is told to shard")

@@ -1,0 +1,1 @@
+"""What is started, how many of it, by which launcher."""
