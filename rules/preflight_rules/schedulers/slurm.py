@@ -33,6 +33,11 @@ _LAUNCHER_MODULES = (
     "ray/scripts",
     "paddle/distributed",
     "bash",
+    # Servers of models: one process drives all GPUs of its node.
+    "sglang",
+    "vllm",
+    "lmdeploy",
+    "tritonserver",
 )
 
 

@@ -162,6 +162,9 @@ def gpus_left_idle(job: Job) -> Iterator[Verdict]:
     if not told or there is None or launch.launcher == "srun":
         yield not_applicable(launch.id, "nothing says both how many processes and how many GPUs a node has")
         return
+    if any(str(word or "").lstrip("-").startswith("device_map") for word in launch.arguments):
+        yield not_applicable(launch.id, "a device map spreads each rank over several GPUs")
+        return
     value, because = there
     open_end = undecided(launch.id, (*counted, *because), launch)
     if open_end is not None:
