@@ -36,6 +36,8 @@ from preflight.walk import Walked
 #: References are followed this far: sbatch -> run.sh -> train.py -> module -> submodule, and some room.
 DEEPEST = 8
 MOST_FILES = 300
+#: What standard input is called where nobody says.
+STDIN = "stdin"
 #: What a script says that is no reason to call it a job of its own.
 _IDLE = frozenset(
     (
@@ -283,7 +285,9 @@ class _Gathering:
         source = self.assembly.source_of(file, step.role)
         if source is None:
             if step.reference is None and self.explicit:
-                message = f"{step.path} is of no kind that is read; name a job's script, configuration or hostfile"
+                # Standard input has no name of its own that would tell what it holds.
+                named = "say with --stdin-name what it is" if step.path == STDIN else "name a job's"
+                message = f"{step.path} is of no kind that is read; {named} script, configuration or hostfile"
                 self.notes.append(Note(NoteKind.UNSUPPORTED, message, Span(step.path, 1, 1, 1, 1)))
             return ()
         self.files.setdefault(step.path, InputFile(step.path, source.name, file.sha256, file.size_bytes))

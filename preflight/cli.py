@@ -6,6 +6,7 @@ Nothing heavier than click is imported before a verb runs, so that `--help` stay
 from __future__ import annotations
 
 import functools
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -207,7 +208,7 @@ def explain(name: str, site_rules: tuple[Path, ...]) -> int:
     """
     from preflight.explain import explanation
 
-    _print(explanation(name, site_rules) + "\n")
+    _print(explanation(name, site_rules, width=_columns()) + "\n")
     return 0
 
 
@@ -229,7 +230,7 @@ def rules(output: str, folder: Path | None, site_rules: tuple[Path, ...]) -> int
         changed = pages.write(folder, everything(site_rules))
         _print("".join(f"{path}\n" for path in changed) or f"{folder} is up to date\n")
     else:
-        _print(listing(output, site_rules))
+        _print(listing(output, site_rules, width=_columns()))
     return 0
 
 
@@ -261,6 +262,11 @@ def schema(document: str) -> int:
     return 0
 
 
+def _columns() -> int | None:
+    """How wide the terminal is; None where standard output is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
 def _with_stdin(paths: tuple[Path, ...], chosen: dict[str, Any]) -> tuple[tuple[Path, ...], dict[Path, bytes]]:
     """The paths with `-` replaced by the name of what comes on standard input, and its content."""
     name, piped = chosen["stdin_name"], Path("-") in paths
@@ -270,7 +276,9 @@ def _with_stdin(paths: tuple[Path, ...], chosen: dict[str, Any]) -> tuple[tuple[
         return paths, {}
     if chosen["fix"] or chosen["diff"]:
         raise click.UsageError("--fix and --diff edit files, and standard input is none")
-    name = name or Path("stdin")
+    from preflight.assemble import STDIN
+
+    name = name or Path(STDIN)
     if name.is_dir():
         raise click.UsageError(f"--stdin-name {name}: that is a folder; a file is expected")
     content = sys.stdin.buffer.read()

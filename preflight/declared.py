@@ -168,11 +168,11 @@ def _verdict(item: SiteRule, job: Job, subject: str, scope: Scope, launch: Launc
     if "forbidden" in kinds:
         return fault(f"{_shown(seen)} is not to be set here. {item.message}", at=seen.at, also=seen.claims[1:])
     if isinstance(seen.value, Unresolved):
-        return unknown(subject, f"{condition.name} depends on {seen.value.why}", at=seen.at)
+        return unknown(subject, f"{condition.name} is left open: {seen.value.why}", at=seen.at)
     answers = [_answer(condition, value) for value in alternatives(seen.value)]
     if all(answer is False for answer in answers):
         expected = _spoken(condition).partition(": ")[2]
-        said = f"{_shown(seen)}, where {condition.name} has to be {expected}. {item.message}"
+        said = f"{_shown(seen)}; expected of {condition.name}: {expected}. {item.message}"
         return fault(said, at=seen.at, also=seen.claims[1:])
     if any(answer is None for answer in answers):
         return unknown(subject, f"{_shown(seen)} cannot be compared with what the rule asks for", at=seen.at)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import json
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -28,8 +30,10 @@ def everything(site_rules: Sequence[Path] = ()) -> tuple[Rule | Check, ...]:
     return tuple(sorted(found, key=lambda item: item.meta.id))
 
 
-def explanation(name: str, site_rules: Sequence[Path] = ()) -> str:
+def explanation(name: str, site_rules: Sequence[Path] = (), *, width: int | None = None) -> str:
     """The docstring of the rule or check with this id or name, with its metadata above; of an area, its list.
+
+    Paragraphs wider than `width` are filled anew.
 
     Raises:
         UsageError: there is none; the message names the nearest.
@@ -41,7 +45,7 @@ def explanation(name: str, site_rules: Sequence[Path] = ()) -> str:
     chosen = known.get(name.upper()) or known.get(name.lower())
     area = [item for item in there if item.meta.area == name.upper()]
     if chosen is None and area:
-        return _rows(area).rstrip("\n")
+        return _rows(area, width).rstrip("\n")
     if chosen is None:
         near = catalog.nearest(name, known)
         hint = f"; the nearest: {', '.join(near)}" if near else ""
@@ -58,11 +62,33 @@ def explanation(name: str, site_rules: Sequence[Path] = ()) -> str:
         f"since {meta.since}",
         meta.stage,
     )
-    return f"{meta.id} {meta.name}\n{' · '.join(facts)}\n\n{inspect.cleandoc(meta.doc)}"
+    said = _filled(" · ".join(facts), width), _filled(inspect.cleandoc(meta.doc), width)
+    return f"{meta.id} {meta.name}\n{said[0]}\n\n{said[1]}"
 
 
-def listing(output: str, site_rules: Sequence[Path] = ()) -> str:
-    """A line each (`text`), all metadata (`json`), or everything about them (`markdown`)."""
+def _filled(page: str, width: int | None) -> str:
+    """Lines of one indentation that stand together, filled anew where one of them is wider than `width`."""
+    if width is None:
+        return page
+    filled: list[str] = []
+    for indent, group in itertools.groupby(page.split("\n"), lambda line: line[: len(line) - len(line.lstrip())]):
+        for blank, lines in itertools.groupby(group, lambda line: not line):
+            text = list(lines)
+            if not blank and max(map(len, text)) > width:
+                wrapper = textwrap.TextWrapper(
+                    max(width, len(indent) + 20),
+                    initial_indent=indent,
+                    subsequent_indent=indent,
+                    break_long_words=False,
+                    break_on_hyphens=False,
+                )
+                text = wrapper.wrap(" ".join(line.strip() for line in text))
+            filled.extend(text)
+    return "\n".join(filled)
+
+
+def listing(output: str, site_rules: Sequence[Path] = (), *, width: int | None = None) -> str:
+    """A line each (`text`; two where one is wider than `width`), all metadata (`json`), or everything (`markdown`)."""
     found = everything(site_rules)
     if output == "markdown":
         from preflight.pages import pages
@@ -70,7 +96,7 @@ def listing(output: str, site_rules: Sequence[Path] = ()) -> str:
         return "\n".join(pages(found).values())
     if output == "json":
         return json.dumps([_as_json(item) for item in found], indent=2) + "\n"
-    return _rows(found)
+    return _rows(found, width)
 
 
 def vocabulary() -> str:
@@ -82,13 +108,16 @@ def vocabulary() -> str:
     return "".join(f"{name:<{names}}  {kind:<{kinds}}  {meaning}\n" for name, kind, meaning in sorted(rows))
 
 
-def _rows(items: Sequence[Rule | Check]) -> str:
+def _rows(items: Sequence[Rule | Check], width: int | None = None) -> str:
     rows = [(item.meta, _kind(item)) for item in items]
-    width = max((len(meta.name) for meta, _ in rows), default=0)
-    lines = [
-        f"{meta.id}  {meta.name:<{width}}  {kind:<5}  {meta.severity.value:<7}  {_first_line(meta)}"
-        for meta, kind in rows
-    ]
+    longest = max((len(meta.name) for meta, _ in rows), default=0)
+    lines: list[str] = []
+    for meta, kind in rows:
+        line = f"{meta.id}  {meta.name:<{longest}}  {kind:<5}  {meta.severity.value:<7}"
+        if width is not None and len(line) + 2 + len(_first_line(meta)) > width:
+            lines += [line.rstrip(), _filled(f"        {_first_line(meta)}", width)]
+        else:
+            lines.append(f"{line}  {_first_line(meta)}")
     return "\n".join(lines) + "\n" if lines else ""
 
 

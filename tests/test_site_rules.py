@@ -117,7 +117,7 @@ def test_where_a_rule_speaks(when: str, status: str) -> None:
 def test_a_finding_says_what_was_seen_and_what_was_expected() -> None:
     found = outcome('quantity = "nodes"\nat-most = 16\nseverity = "error"\n', nodes(32)).finding
     assert found is not None
-    assert found.message == "`--nodes=32`, where nodes has to be at most 16. Not here."
+    assert found.message == "`--nodes=32`; expected of nodes: at most 16. Not here."
     assert (found.remedy, found.severity.value, found.name) == ("Change it.", "error", "site-fault")
     assert found.locations[0].path == "run.sh"
 

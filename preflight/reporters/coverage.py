@@ -56,7 +56,7 @@ def _suppressed(sheet: Sheet, report: Report) -> None:
     for idle in report.coverage.idle_suppressions:
         why = _idle(idle.names, report)
         if why:
-            sheet.note(f"{idle.path}:{idle.line} suppresses {why}")
+            sheet.note(f"{idle.path}:{idle.span.line} suppresses {why}")
     for broken in report.coverage.broken:
         sheet.note(f"{broken.where} of {broken.plugin} cannot be loaded: {broken.why}")
 

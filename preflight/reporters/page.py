@@ -122,9 +122,13 @@ class _Page:
     def _location(self, location: Location, message: str) -> None:
         where = Text("  --> ", style="blue")
         where.append(f"{clean(location.path)}:{location.line}:{location.column}", style="none")
-        if location.note and location.note != message:
-            where.append(f"  {clean(location.note)}", style="italic")
+        note = clean(location.note) if location.note and location.note != message else ""
+        fits = where.cell_len + 2 + cell_len(note) <= self._sheet.style.width
+        if note and fits:
+            where.append(f"  {note}", style="italic")
         self._sheet.line(where)
+        if note and not fits:
+            self._sheet.wrapped(note, indent=6, style="italic")
         if location.snippet:
             number = str(location.line)
             cut, caret, width = _window(location, self._sheet.style.width - len(number) - 6)

@@ -144,6 +144,13 @@ def test_any_place_of_any_line_can_be_shown(line: str, start: int, length: int, 
         assert cell_len(row) <= max(40, width)
 
 
+def test_a_note_with_no_room_beside_its_place_stands_below() -> None:
+    place = span("some/where/run.sh", 3)
+    verdict = failed("x", "wrong", at=span(), also=((place, "asked for here"),), remedy="-")
+    assert "  --> some/where/run.sh:3:5  asked for here\n" in shown(saying(verdict))
+    assert "  --> some/where/run.sh:3:5\n      asked for here\n" in shown(saying(verdict), width=40)
+
+
 def test_a_place_beyond_the_snippet_still_has_a_caret() -> None:
     place = Span("run.sh", 1, 900, 4, 2, "short")
     assert "^" in shown(saying(failed("x", "wrong", at=place, remedy="-")))
@@ -248,14 +255,14 @@ def test_what_was_required_and_could_not_be_told_is_listed_with_its_place() -> N
 def test_suppressed_findings_and_idle_comments_are_mentioned() -> None:
     comments = (
         Suppression("run.sh", 3, ("TST001",), "tried", span()),
-        Suppression("run.sh", 9, ("TST001",), "", span("run.sh", 9)),
-        Suppression("run.sh", 10, ("RDV01",), "", span()),
-        Suppression("run.sh", 12, ("RDV001",), "", span()),
-        Suppression("run.sh", 11, (), "", span()),
+        Suppression("run.sh", 9, ("TST001",), "", span("run.sh", 8)),
+        Suppression("run.sh", 10, ("RDV01",), "", span("run.sh", 10)),
+        Suppression("run.sh", 12, ("RDV001",), "", span("run.sh", 12)),
+        Suppression("run.sh", 11, (), "", span("run.sh", 11)),
     )
     page = shown(saying(failed("x", "wrong", at=span(), remedy="-"), subject=job(suppressions=comments)))
     assert "suppressed TST001 at run.sh:3: tried" in page
-    assert "note: run.sh:9 suppresses TST001, which found nothing\n" in page
+    assert "note: run.sh:8 suppresses TST001, which found nothing\n" in page
     assert "note: run.sh:10 suppresses RDV01, which is no rule or check; the nearest: RDV" in page
     assert "run.sh:12" not in page, "whose rule was not asked in this run"
     assert "note: run.sh:11 suppresses nothing, because it names no rule" in page
