@@ -30,11 +30,10 @@ from preflight.sources import fsdp
 from preflight.sources.base import Reading, SourceFile, Tree
 from preflight.sources.comments import suppressions
 from preflight.sources.deepspeed_claims import AUTO
-from preflight.sources.structured import Document, Kind, Member, Node, NodeStating
+from preflight.sources.structured import Kind, Member, Node, NodeStating, document_of
 
 #: How other files refer to one of these.
 ROLE = "accelerate"
-_MOST_NOTES = 20
 #: Keys of one section that are looked at; Accelerate has some thirty at the top.
 _MOST_KEYS = 200
 #: A file that goes on longer before it names itself is something else.
@@ -84,14 +83,7 @@ class AccelerateSource:
         document = document_of(file)
         root = document.root
         stating = NodeStating(file, "accelerate", scope)
-        notes = [
-            Note(
-                NoteKind.TEMPLATE if fault.template else NoteKind.MALFORMED,
-                f"{file.path}: {fault.message}",
-                stating.places.span(fault.start, fault.end),
-            )
-            for fault in document.faults[:_MOST_NOTES]
-        ]
+        notes = stating.notes(document)
         references: list[Reference] = []
         if root is not None and root.kind is Kind.OBJECT:
             _state_keys(stating, root)
@@ -103,17 +95,6 @@ class AccelerateSource:
             message = f"{file.path} holds no keys; accelerate expects a mapping"
             notes.append(Note(NoteKind.MALFORMED, message, stating.span(root)))
         return Reading(tuple(stating.claims), (), tuple(references), tuple(notes), suppressions(file))
-
-
-def document_of(file: SourceFile) -> Document:
-    """The file as a tree, by its suffix, as accelerate reads it."""
-    if file.path.lower().endswith(".json"):
-        from preflight.sources import lenient_json
-
-        return lenient_json.parse(file.text)
-    from preflight.sources import lenient_yaml
-
-    return lenient_yaml.parse(file.text)
 
 
 def starts_by_deepspeed(root: Node, machines: str = "", launcher: str = "") -> bool:

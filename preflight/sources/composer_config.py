@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import re
 
-from preflight.job import WHOLE_JOB, Known, Note, NoteKind, Plain, Scope, Unresolved, Value, as_int, lift
+from preflight.job import WHOLE_JOB, Known, Plain, Scope, Unresolved, Value, as_int, lift
 from preflight.sources.base import Reading, SourceFile, Tree
 from preflight.sources.comments import suppressions
-from preflight.sources.structured import Kind, NodeStating
+from preflight.sources.structured import Kind, NodeStating, document_of
 
-_MOST_NOTES = 20
 _HEAD = 40_000
 _OWN = re.compile(r"^(?:global_train_batch_size|device_train_microbatch_size):", re.MULTILINE)
 _MODEL = {
@@ -38,18 +37,9 @@ class ComposerSource:
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
         """State batch sizes, precision and the model's shape."""
-        from preflight.sources import lenient_yaml
-
-        document = lenient_yaml.parse(file.text)
+        document = document_of(file)
         stating = NodeStating(file, "composer", scope)
-        notes = tuple(
-            Note(
-                NoteKind.TEMPLATE if fault.template else NoteKind.MALFORMED,
-                f"{file.path}: {fault.message}",
-                stating.places.span(fault.start, fault.end),
-            )
-            for fault in document.faults[:_MOST_NOTES]
-        )
+        notes = tuple(stating.notes(document))
         root = document.root
         if root is not None and root.kind is Kind.OBJECT:
             stating.given("train_batch_size", root.member("global_train_batch_size"), as_int)

@@ -10,13 +10,12 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from preflight.job import WHOLE_JOB, Known, Note, NoteKind, Plain, Scope, Value, as_int, lift
+from preflight.job import WHOLE_JOB, Known, Plain, Scope, Value, as_int, lift
 from preflight.sources import deepspeed_claims
 from preflight.sources.base import Reading, SourceFile, Tree
 from preflight.sources.comments import suppressions
-from preflight.sources.structured import Kind, Node, NodeStating, value_of
+from preflight.sources.structured import Kind, Node, NodeStating, document_of, value_of
 
-_MOST_NOTES = 20
 _HEAD = 20_000
 #: Keys at the top of a file that no other YAML of the field has there.
 _OWN = re.compile(
@@ -53,18 +52,9 @@ class GptNeoxSource:
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
         """State DeepSpeed's part as DeepSpeed's, and sizes of the model and of its parallel parts."""
-        from preflight.sources import lenient_yaml
-
-        document = lenient_yaml.parse(file.text)
+        document = document_of(file)
         stating = NodeStating(file, "gpt-neox", scope)
-        notes = tuple(
-            Note(
-                NoteKind.TEMPLATE if fault.template else NoteKind.MALFORMED,
-                f"{file.path}: {fault.message}",
-                stating.places.span(fault.start, fault.end),
-            )
-            for fault in document.faults[:_MOST_NOTES]
-        )
+        notes = tuple(stating.notes(document))
         if document.root is None or document.root.kind is not Kind.OBJECT:
             return Reading(notes=notes, suppressions=suppressions(file))
         root = _underscored(document.root)

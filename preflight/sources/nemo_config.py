@@ -9,12 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from preflight.job import WHOLE_JOB, Known, Note, NoteKind, Plain, Relation, Scope, Unresolved, Value, as_int, lift
+from preflight.job import WHOLE_JOB, Known, Plain, Relation, Scope, Unresolved, Value, as_int, lift
 from preflight.sources.base import Reading, SourceFile, Tree
 from preflight.sources.comments import suppressions
-from preflight.sources.structured import Kind, Member, Node, NodeStating
+from preflight.sources.structured import Kind, Member, Node, NodeStating, document_of
 
-_MOST_NOTES = 20
 _HEAD = 40_000
 _TRAINER = re.compile(r"^trainer:[ \t]*(?:#.*)?$", re.MULTILINE)
 _OF_TRAINER = re.compile(r"^[ \t]+(?:devices|num_nodes|accelerator|max_epochs|max_steps):", re.MULTILINE)
@@ -57,18 +56,9 @@ class NemoSource:
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
         """State the trainer's size and precision, and the model's shape and parallel sizes."""
-        from preflight.sources import lenient_yaml
-
-        document = lenient_yaml.parse(file.text)
+        document = document_of(file)
         stating = NodeStating(file, "lightning", scope)
-        notes = tuple(
-            Note(
-                NoteKind.TEMPLATE if fault.template else NoteKind.MALFORMED,
-                f"{file.path}: {fault.message}",
-                stating.places.span(fault.start, fault.end),
-            )
-            for fault in document.faults[:_MOST_NOTES]
-        )
+        notes = tuple(stating.notes(document))
         root = document.root
         trainer = root.at("trainer") if root is not None and root.kind is Kind.OBJECT else None
         if root is not None and trainer is not None and trainer.kind is Kind.OBJECT:

@@ -9,15 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from preflight.job import WHOLE_JOB, Known, Note, NoteKind, Scope, Value, lift
+from preflight.job import WHOLE_JOB, Known, Scope, Value, lift
 from preflight.job.value import Plain
 from preflight.sources.base import Reading, SourceFile, Tree
 from preflight.sources.comments import suppressions
-from preflight.sources.structured import Kind, Member, Node, NodeStating, value_of
+from preflight.sources.structured import Kind, Member, Node, NodeStating, document_of, value_of
 
 #: How other files refer to one of these.
 ROLE = "paddlerec"
-_MOST_NOTES = 20
 _RUNNER = re.compile(r"^runner[ \t]*:", re.MULTILINE)
 #: Keys below `runner` that no other framework's configuration has there.
 _OWN = re.compile(
@@ -41,14 +40,9 @@ class PaddleRecSource:
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
         """State what the runners and the parameters of the network say."""
-        from preflight.sources import lenient_yaml
-
-        document = lenient_yaml.parse(file.text)
+        document = document_of(file)
         stating = NodeStating(file, self.name, scope)
-        notes = tuple(
-            Note(NoteKind.MALFORMED, f"{file.path}: {fault.message}", stating.places.span(fault.start, fault.end))
-            for fault in document.faults[:_MOST_NOTES]
-        )
+        notes = tuple(stating.notes(document))
         root = document.root
         if root is not None and root.kind is Kind.OBJECT:
             _state(stating, root)

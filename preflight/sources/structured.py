@@ -9,11 +9,27 @@ import enum
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from preflight.job import WHOLE_JOB, Claim, Known, Places, Plain, Relation, Scope, Span, Strength, Unresolved, Value
+from preflight.job import (
+    WHOLE_JOB,
+    Claim,
+    Known,
+    Note,
+    NoteKind,
+    Places,
+    Plain,
+    Relation,
+    Scope,
+    Span,
+    Strength,
+    Unresolved,
+    Value,
+)
 from preflight.sources.base import SourceFile
 
 #: Characters of a spelling; a longer one is cut.
 _LONGEST_SPELLING = 120
+#: More faults of one file tell a reader nothing new.
+_MOST_NOTES = 20
 
 
 class Kind(enum.Enum):
@@ -107,6 +123,17 @@ class Document:
     faults: tuple[Fault, ...]
 
 
+def document_of(file: SourceFile) -> Document:
+    """A file of configuration as a tree, in the syntax that its suffix names; YAML where it names none."""
+    if file.path.lower().endswith((".json", ".jsonc", ".hjson")):
+        from preflight.sources import lenient_json
+
+        return lenient_json.parse(file.text)
+    from preflight.sources import lenient_yaml
+
+    return lenient_yaml.parse(file.text)
+
+
 def value_of(node: Node) -> Value:
     """What a value is as a claim: a template is unresolved, a list of known scalars a tuple."""
     if node.kind is Kind.SCALAR:
@@ -131,6 +158,17 @@ class NodeStating:
 
     def __post_init__(self) -> None:
         self.places = Places(self.file.path, self.file.text)
+
+    def notes(self, document: Document) -> list[Note]:
+        """What the file's syntax is wrong in, each fault as a located note; the first twenty."""
+        return [
+            Note(
+                NoteKind.TEMPLATE if fault.template else NoteKind.MALFORMED,
+                f"{self.file.path}: {fault.message}",
+                self.places.span(fault.start, fault.end),
+            )
+            for fault in document.faults[:_MOST_NOTES]
+        ]
 
     def span(self, node: Node) -> Span:
         """Where a value stands."""

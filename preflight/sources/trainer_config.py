@@ -11,16 +11,15 @@ import posixpath
 import re
 from collections.abc import Iterator, Mapping
 
-from preflight.job import WHOLE_JOB, Claim, Known, Note, NoteKind, Reference, Scope, Strength, Unresolved, as_int
+from preflight.job import WHOLE_JOB, Claim, Known, Reference, Scope, Strength, Unresolved, as_int
 from preflight.sources import fsdp
 from preflight.sources.base import Reading, SourceFile, Tree
 from preflight.sources.comments import suppressions
-from preflight.sources.structured import Document, Kind, Member, Node, NodeStating, value_of
+from preflight.sources.structured import Kind, Member, Node, NodeStating, document_of, value_of
 from preflight.sources.trainer_settings import PRECISIONS, SETTINGS, Reader, as_number, as_text, precision_of
 
 #: How other files refer to one of these.
 ROLE = "trainer"
-_MOST_NOTES = 20
 #: Keys whose names are looked at; the trainer has some hundred and fifty.
 _MOST_KEYS = 500
 _HEAD = 16384
@@ -77,17 +76,10 @@ class TrainerConfigSource:
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
         """State batch, optimizer, precision, saving, model; refer to the DeepSpeed configuration."""
-        document = _document(file)
+        document = document_of(file)
         root = document.root
         stating = NodeStating(file, "trainer", scope)
-        notes = [
-            Note(
-                NoteKind.TEMPLATE if fault.template else NoteKind.MALFORMED,
-                f"{file.path}: {fault.message}",
-                stating.places.span(fault.start, fault.end),
-            )
-            for fault in document.faults[:_MOST_NOTES]
-        ]
+        notes = stating.notes(document)
         references: list[Reference] = []
         if root is not None and root.kind is Kind.OBJECT:
             dialect = _dialect(file, root)
@@ -101,16 +93,6 @@ class TrainerConfigSource:
                 _state_sharding(stating, root)
                 references = list(_deepspeed(stating, root, tree))
         return Reading(tuple(stating.claims), (), tuple(references), tuple(notes), suppressions(file))
-
-
-def _document(file: SourceFile) -> Document:
-    if file.path.lower().endswith(".json"):
-        from preflight.sources import lenient_json
-
-        return lenient_json.parse(file.text)
-    from preflight.sources import lenient_yaml
-
-    return lenient_yaml.parse(file.text)
 
 
 def _dialect(file: SourceFile, root: Node) -> dict[str, tuple[str, Reader]]:

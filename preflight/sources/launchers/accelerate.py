@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from preflight.job import Known, Reference, Relation, Strength, as_int
 from preflight.sources import fsdp
-from preflight.sources.accelerate_config import EACH_MACHINE, ROLE, document_of, free_port, starts_by_deepspeed
+from preflight.sources.accelerate_config import EACH_MACHINE, ROLE, free_port, starts_by_deepspeed
 from preflight.sources.base import LaunchLine, Reading, SourceFile, Tree
 from preflight.sources.launchers.options import Scanned, generated, scan, text_of, texts
 from preflight.sources.launchers.paths import paths_of, relative
 from preflight.sources.launchers.starting import started
 from preflight.sources.launchers.stating import Stating, as_text, state_unknown
+from preflight.sources.structured import document_of
 from preflight.tables.accelerate_launch import ACCELERATE_LAUNCH
 
 _OPTIONS = generated(ACCELERATE_LAUNCH, abbreviations=False)
