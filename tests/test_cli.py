@@ -393,7 +393,7 @@ def test_a_script_on_standard_input_is_judged_as_if_it_lay_where_it_is_called(tr
     # What is on disk under that name does not count.
     assert piped(GOOD, "lint", "-", "--stdin-name", "bad/run.sh", cwd=tree).returncode == 0
     assert "--> stdin:2:" in piped(BAD, "lint", "-", cwd=tree).stdout
-    unnamed = piped(b"torchrun --nnodes=2 train.py\n", "lint", "-", cwd=tree)
+    unnamed = piped("torchrun --nnodes=2 train.py\n", "lint", "-", cwd=tree)
     assert unnamed.returncode == 4
     assert "--stdin-name" in unnamed.stdout
 
