@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 _LEAD = re.compile(r"(?:[ \t\n]|\\\n)*")
+_PLAIN = re.compile(r"[A-Za-z0-9_./:=,+@%-]+")
 #: Stands in a document's text for a part whose characters are not known; one per part.
 GAP = "\ue000"
 
@@ -28,15 +29,22 @@ GAP = "\ue000"
 class FileText:
     """The text of one file with its line starts, so that a span costs two binary searches."""
 
-    __slots__ = ("_starts", "path", "text")
+    __slots__ = ("_spans", "_starts", "path", "text")
 
     def __init__(self, path: str, text: str) -> None:
         self.path = path
         self.text = text
         self._starts: list[int] | None = None
+        self._spans: dict[tuple[int, int], Span] = {}
 
     def span(self, start: int, end: int) -> Span:
-        """What `span_of` gives for the same offsets."""
+        """What `span_of` gives for the same offsets; made once, since loops and commands name places again and again."""
+        found = self._spans.get((start, end))
+        if found is None:
+            found = self._spans[start, end] = self._span(start, end)
+        return found
+
+    def _span(self, start: int, end: int) -> Span:
         starts = self._starts
         if starts is None:
             starts = self._starts = [0, *(match.end() for match in re.finditer("\n", self.text))]
@@ -143,7 +151,7 @@ class Document:
     parser's nodes carry, because everything that is not ASCII is replaced one to one before parsing.
     """
 
-    __slots__ = ("_ends", "_pieces", "_root", "fallback", "file", "text")
+    __slots__ = ("_ends", "_origin", "_pieces", "_root", "fallback", "file", "text")
 
     def __init__(self, pieces: Text, fallback: Place) -> None:
         kept = tuple(piece for piece in pieces if not isinstance(piece, Lit) or piece.text)
@@ -157,6 +165,9 @@ class Document:
             total += len(piece.text) if isinstance(piece, Lit) else 1
             self._ends.append(total)
         self._root: Node | None = None
+        #: Where the text begins in its file, when character for character it is a stretch of that file.
+        only = kept[0] if len(kept) == 1 else None
+        self._origin = only.place if isinstance(only, Lit) and only.exact and only.text == self.text else None
 
     @classmethod
     def of_file(cls, path: str, text: str) -> Document:
@@ -173,6 +184,8 @@ class Document:
 
     def slice(self, start: int, end: int) -> Text:
         """The pieces of `text[start:end]`, each with its origin."""
+        if self._origin is not None and 0 <= start < end <= len(self.text):
+            return (Lit(self.text[start:end], self.place(start, end)),)
         return tuple(self._slices(start, end))
 
     def _slices(self, start: int, end: int) -> Iterator[Piece]:
@@ -192,9 +205,8 @@ class Document:
 
     def place(self, start: int, end: int) -> Place:
         """Where `text[start:end]` stands in a file."""
-        if len(self._pieces) == 1 and isinstance(self._pieces[0], Lit) and self._pieces[0].exact:
-            origin = self._pieces[0].place
-            return Place(origin.file, origin.start + start, origin.start + end)
+        if self._origin is not None:
+            return Place(self._origin.file, self._origin.start + start, self._origin.start + end)
         pieces = self.slice(start, end)
         if not pieces:
             return self.fallback
@@ -202,6 +214,12 @@ class Document:
         if first.file is last.file and first.start <= last.end:
             return Place(first.file, first.start, last.end)
         return first
+
+    def plain_word(self, start: int, end: int) -> Lit | None:
+        """The word `text[start:end]` when it means what it says: no quote, expansion, brace or escape in it."""
+        if self._origin is None or _PLAIN.fullmatch(self.text, start, end) is None:
+            return None
+        return Lit(self.text[start:end], self.place(start, end))
 
     def start_of(self, node: Node) -> int:
         """Where a node begins without the blanks and continued lines that the grammar puts in front of it."""

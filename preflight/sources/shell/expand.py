@@ -46,6 +46,9 @@ def fields(machine: Machine, state: State, document: Document, nodes: Iterable[N
     separators = state.separators()
     for node in nodes:
         machine.step()
+        if (plain := document.plain_word(node.start_byte, node.end_byte)) is not None:
+            found.append(Field((plain,), plain.place))
+            continue
         place = document.at(node)
         words = split_fields(word_parts(machine, state, document, node), place, separators)
         machine.step(len(words) // 8)

@@ -105,6 +105,9 @@ def _collect(text: Text, found: dict[str, None], depth: int) -> None:
 
 def value_of(text: Text) -> Value:
     """The text as a value."""
+    single = known(text)
+    if single is not None:
+        return Known(single)
     found = options(text)
     if found is None:
         return Unresolved(reasons(text))
@@ -113,7 +116,7 @@ def value_of(text: Text) -> Value:
 
 def spelling_of(text: Text) -> str:
     """The text as the user spelled it, without the quotes."""
-    return "".join(piece.spelling for piece in text)
+    return text[0].spelling if len(text) == 1 else "".join([piece.spelling for piece in text])
 
 
 def literal(value: str, place: Place, spelled: str | None = None) -> Text:
