@@ -143,10 +143,12 @@ class Job:
         """Every claim about `quantity` that holds in `scope` (all of them without one), in file order."""
         if scope is None:
             return tuple(self._by_quantity.get(quantity, ()))
+        if quantity not in self._by_quantity:
+            return ()
         found = self._by_launch.get((quantity, ""), [])
         if scope.launch and (own := self._by_launch.get((quantity, scope.launch))):
             found = sorted((*found, *own), key=lambda item: item[0]) if found else own
-        return tuple(claim for _, claim in found if claim.scope.covers(scope))
+        return tuple([claim for _, claim in found if claim.scope.covers(scope)])
 
     def setting(self, quantity: str, scope: Scope = WHOLE_JOB) -> tuple[Claim, ...]:
         """The claims that set `quantity` in `scope` and are in force there.
@@ -158,11 +160,14 @@ class Job:
 
     def requiring(self, quantity: str, scope: Scope = WHOLE_JOB) -> tuple[Claim, ...]:
         """The claims that need `quantity` to equal something: per source, the ones in force."""
+        found = self.about(quantity, scope)
+        if not found:
+            return ()
         by_source: dict[str, list[Claim]] = {}
-        for claim in self.about(quantity, scope):
+        for claim in found:
             if claim.relation is Relation.REQUIRES:
                 by_source.setdefault(claim.source, []).append(claim)
-        return tuple(claim for found in by_source.values() for claim in strongest(found))
+        return tuple(claim for competing in by_source.values() for claim in strongest(competing))
 
     def value(self, quantity: str, scope: Scope = WHOLE_JOB) -> Value:
         """What `quantity` will be in `scope`: what sets it, else what requires it, else unresolved."""

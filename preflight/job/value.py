@@ -87,6 +87,11 @@ def lift(function: Callable[..., Plain], *values: Value) -> Value:
     for value in values:
         if isinstance(value, Unresolved):
             return value
+    if len(values) == 1 and isinstance(values[0], Known):
+        try:
+            return Known(function(values[0].value))
+        except (ValueError, TypeError, ArithmeticError) as error:
+            return Unresolved(str(error))
     if math.prod(len(alternatives(v)) for v in values) > MOST_COMBINATIONS:
         return Unresolved(f"one of more than {MOST_COMBINATIONS} combinations")
     results: list[Plain] = []

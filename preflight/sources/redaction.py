@@ -78,14 +78,16 @@ class _Cleaner:
         return value
 
     def claim(self, claim: Claim) -> Claim:
+        value, span, spelling = self.value(claim.value), self.span(claim.span), self.text(claim.spelling)
+        condition = self.text(claim.condition) if claim.condition else ""
+        because = tuple(self.claim(reason) for reason in claim.because) if claim.because else ()
+        origin = None if claim.origin is None else self.span(claim.origin)
+        clean = (value, span, spelling, condition, because, origin)
+        # Nearly every claim is clean, and a copy of each would cost more than looking did.
+        if clean == (claim.value, claim.span, claim.spelling, claim.condition, claim.because, claim.origin):
+            return claim
         return replace(
-            claim,
-            value=self.value(claim.value),
-            span=self.span(claim.span),
-            spelling=self.text(claim.spelling),
-            condition=self.text(claim.condition),
-            because=tuple(self.claim(reason) for reason in claim.because),
-            origin=None if claim.origin is None else self.span(claim.origin),
+            claim, value=value, span=span, spelling=spelling, condition=condition, because=because, origin=origin
         )
 
     def launch(self, launch: Launch) -> Launch:

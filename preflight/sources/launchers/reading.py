@@ -191,7 +191,9 @@ def launch_line(
     `header`: the options of the batch script it stands in, None outside of one. `ids` counts the launches of each
     line for their ids.
     """
-    command = replace(command, words=with_default(command.words, _starts_something))
+    words = with_default(command.words, _starts_something)
+    if words is not command.words:
+        command = replace(command, words=words)
     peeled = peel(command)
     if not peeled.words or only_talks(program_name(peeled.words)):
         return None

@@ -97,7 +97,7 @@ def state_unread(stating: Stating, file: SourceFile) -> None:
             commanded = True
             heredoc = _HEREDOC.search(bare) if "<<<" not in bare else None
             closing = heredoc[2] if heredoc is not None else ""
-            quote = "" if closing else _open_quote(bare)
+            quote = "" if closing or not ("'" in bare or '"' in bare) else _open_quote(bare)
         start += len(line) + 1
 
 

@@ -125,7 +125,7 @@ def peel(command: Command) -> Peeled:
 
 def program_name(words: Sequence[Word]) -> str:
     """The plain name of the program the words start, empty when it is unknown."""
-    return posixpath.basename(text_of(words[0]) or "") if words else ""
+    return (text_of(words[0]) or "").rpartition("/")[2] if words else ""
 
 
 def only_talks(name: str) -> bool:

@@ -38,7 +38,7 @@ class FileText:
         self._spans: dict[tuple[int, int], Span] = {}
 
     def span(self, start: int, end: int) -> Span:
-        """What `span_of` gives for the same offsets; made once, since loops and commands name places again and again."""
+        """What `span_of` gives for the same offsets; made once, since loops name their places again and again."""
         found = self._spans.get((start, end))
         if found is None:
             found = self._spans[start, end] = self._span(start, end)

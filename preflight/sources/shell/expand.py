@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from preflight.sources.shell import arithmetic, parameters, substitution
 from preflight.sources.shell.document import Document, Hole, Lit, Piece, Place, Text
 from preflight.sources.shell.machine import DEEPEST_EXPANSION, Machine
 from preflight.sources.shell.state import State
@@ -182,8 +183,6 @@ def heredoc_text(machine: Machine, state: State, document: Document, body: Node,
 
 def expansion_parts(machine: Machine, state: State, document: Document, node: Node, *, quoted: bool) -> list[Part]:
     """The parts an expansion of any kind comes to."""
-    from preflight.sources.shell import arithmetic, parameters, substitution
-
     machine.step()
     start = document.start_of(node)
     place = document.place(start, node.end_byte)

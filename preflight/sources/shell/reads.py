@@ -9,18 +9,20 @@ from preflight.job import Claim, Known, Places, Scope, Strength
 from preflight.sources.base import SourceFile
 
 _READ = re.compile(r"\$\{?(SLURM_[A-Z0-9_]+)")
-_SET = re.compile(r"(?<![\w$])(SLURM_[A-Z0-9_]+)\+?=|\b(?:read|unset)\s+(?:-\w+\s+)*(SLURM_[A-Z0-9_]+)")
+# The look behind comes second, so that the search runs from one `SLURM_` to the next.
+_ASSIGNED = re.compile(r"SLURM_(?<![\w$]SLURM_)[A-Z0-9_]+(?=\+?=)")
+_READ_OR_UNSET = re.compile(r"\b(?:read|unset)\s+(?:-\w+\s+)*(SLURM_[A-Z0-9_]+)")
 
 
 def claims(file: SourceFile, scope: Scope) -> Iterator[Claim]:
     """Each variable of Slurm that the script reads and does not set, at the first place."""
     if "SLURM_" not in file.text:
         return
-    own = {name for match in _SET.finditer(file.text) for name in match.groups() if name}
+    own = {*_ASSIGNED.findall(file.text), *_READ_OR_UNSET.findall(file.text)}
     places = Places(file.path, file.text)
     start = 0
     for line in file.text.split("\n"):
-        for match in () if line.lstrip().startswith("#") else _READ.finditer(line):
+        for match in _READ.finditer(line) if "SLURM_" in line and not line.lstrip().startswith("#") else ():
             name = match.group(1)
             if name in own:
                 continue

@@ -37,6 +37,8 @@ _UNEVEN = (
     "--deepspeed_config",
     "--pp-partition-method",
 )
+#: What makes a place one that gives a shape.
+_SHAPE = ("num_layers", "hidden_size", "attention_heads", "tensor_parallel_size")
 
 
 def is_megatron(launch: Launch) -> bool:
@@ -83,10 +85,10 @@ class Setup:
 def setups(job: Job) -> Iterator[Setup]:
     """Every place that gives a model's shape."""
     seen: set[tuple[str, int]] = set()
-    for subject, scope, launch in subjects(job):
+    named = [name for name in _SHAPE if job.about(name)]
+    for subject, scope, launch in subjects(job) if named else ():
         for source in _SOURCES:
             setup = Setup(job, subject, scope, launch, source)
-            named = ("num_layers", "hidden_size", "attention_heads", "tensor_parallel_size")
             shape = next((found for name in named if (found := setup.claims(name))), ())
             if not shape or (source == "arguments" and (launch is None or not is_megatron(launch))):
                 continue
