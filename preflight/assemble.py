@@ -53,7 +53,8 @@ _TEST_FOLDER = re.compile(r"(?:^|/)(?:tests?|testing|(?:unit|functional|integrat
 _TEST_WORDS = re.compile(r"^[ \t]*(?:async )?def test_|^(?:import|from) (?:pytest|unittest)\b", re.MULTILINE)
 #: Sources whose claims about the whole job come from the header of a batch script.
 _SCHEDULERS = frozenset(("slurm", "pbs", "lsf", "sge", "cobalt", "flux"))
-_SUBMITS = re.compile(r"\bsbatch\b")
+#: What stands before a script that becomes a job of its own; behind `--wrap` stands the job itself.
+_SUBMITS = re.compile(r"\bsbatch\b(?!.*\s--wrap\b)")
 
 
 def assemble(

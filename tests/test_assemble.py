@@ -178,6 +178,15 @@ def test_what_a_script_submits_is_a_job_of_its_own(tmp_path: Path) -> None:
     assert [job.name for job in build(tmp_path, files) if job.launches] == ["job.sbatch"]
 
 
+def test_what_stands_behind_wrap_belongs_to_the_script_that_submits_it(tmp_path: Path) -> None:
+    files = {
+        "submit.sh": "sbatch -N 2 --wrap 'torchrun --nnodes=2 t.py'\n",
+        "t.py": "import torch.distributed as dist\ndist.init_process_group('nccl')\n",
+    }
+    (job,) = build(tmp_path, files)
+    assert names(job) == ["submit.sh", "t.py"]
+
+
 def test_a_missing_configuration_is_noted_where_it_is_named(tmp_path: Path) -> None:
     (job,) = build(
         tmp_path,

@@ -142,7 +142,7 @@ def undecided(subject: str, claims: Iterable[Claim], launch: Launch | None = Non
     if found is None:
         return None
     claim, why = found
-    return unknown(subject, f"{what + ': ' if what else ''}{quoted(claim)} depends on {why}", at=claim)
+    return unknown(subject, f"{what + ': ' if what else ''}{quoted(claim)} is left open: {why}", at=claim)
 
 
 def _surely_holds(claim: Claim, launch: Launch | None) -> bool:

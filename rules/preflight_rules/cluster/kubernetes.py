@@ -155,7 +155,9 @@ def _shm(workload: Workload, role: Role, why: str) -> Verdict:
             remedy="Give it some GiB, or leave sizeLimit out: the pod's memory limit bounds it anyway.",
         )
     if not known and "placeholder" in str(getattr(sizes[0].value, "why", "")):
-        return unknown(workload.id, f"{quoted(sizes[0])} depends on {getattr(sizes[0].value, 'why', '')}", at=sizes[0])
+        return unknown(
+            workload.id, f"{quoted(sizes[0])} is left open: {getattr(sizes[0].value, 'why', '')}", at=sizes[0]
+        )
     return passed(workload.id)
 
 

@@ -348,7 +348,7 @@ def node_rank_same_on_every_node(job: Job) -> Iterator[Verdict]:
         backend = job.setting("rendezvous_backend", launch.scope)
         if why_unresolved((*because, *backend), launch) is not None:
             claim, why = why_unresolved((*because, *backend), launch) or (ranks[0], "")
-            yield unknown(launch.id, f"{quoted(claim)} depends on {why}", at=claim)
+            yield unknown(launch.id, f"{quoted(claim)} is left open: {why}", at=claim)
         elif not certainly_several(nodes) or _backend(job, launch) - {"static"}:
             yield passed(launch.id)
         else:

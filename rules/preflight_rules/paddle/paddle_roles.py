@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from preflight.job import Claim, Job, Launch, Scope
+from preflight.job import Claim, Job, Launch, Scope, Unresolved
 from preflight.judgement import Verdict, failed, mend, not_applicable, passed, reworded, rule, unknown
 from preflight.outcome import Fix, Severity
 from preflight_rules.paddle.paddle_ps import endpoints, place_of
@@ -170,7 +170,8 @@ def own_endpoint_of_wrong_role(job: Job) -> Iterator[Verdict]:
     What it checks:
         POD_IP:PADDLE_PORT (or PADDLE_CURRENT_ENDPOINT) of a server stands in the list of servers as it is written.
         PADDLE_CURRENT_ENDPOINT of a trainer does not, else a warning is given. Where the list holds the host with
-        another port, the finding stands at the port.
+        another port, the finding stands at the port; so it does where POD_IP comes from outside and no server of the
+        list has that port.
 
     Why it matters:
         A server finds its index by looking itself up in the list and stops when it is not there; a trainer at a
@@ -198,7 +199,9 @@ def own_endpoint_of_wrong_role(job: Job) -> Iterator[Verdict]:
         met = True
         open_end = undecided(launch.id, (*own, *servers), launch)
         if open_end is not None:
-            yield open_end
+            port = _own_port(job, launch, own[0])
+            unlisted = roles == {"PSERVER"} and port is not None and _on_no_listed_port(port, servers)
+            yield _unlisted(launch, port, servers[0]) if unlisted and port is not None else open_end
             continue
         listed, mine = endpoints(servers), texts(job_value(own))
         inside = [endpoint in listed for endpoint in mine if ":" in endpoint]
@@ -218,6 +221,27 @@ def _own_port(job: Job, launch: Launch, own: Claim) -> Claim | None:
     if not own.spelling.removeprefix("export ").startswith("POD_IP"):
         return None
     return next(iter(job.setting("env.PADDLE_PORT", launch.scope)), None)
+
+
+def _on_no_listed_port(port: Claim, servers: Sequence[Claim]) -> bool:
+    """Whether no host of the list has this port, so that the server is not in it whatever its address is."""
+    if any(isinstance(claim.value, Unresolved) for claim in (port, *servers)):
+        return False
+    mine, listed = texts(port.value), {entry.rpartition(":")[2] for entry in endpoints(servers)}
+    known = bool(mine) and bool(listed) and all(text.isdecimal() for text in (*mine, *listed))
+    return known and not listed & set(mine)
+
+
+def _unlisted(launch: Launch, port: Claim, servers: Claim) -> Verdict:
+    listed = sorted({entry.rpartition(":")[2] for entry in endpoints((servers,))}, key=int)
+    return failed(
+        launch.id,
+        f"the server's port is {texts(port.value)[0]} ({quoted(port)}), but {placed(servers)} lists no server at it,"
+        f" only at {' and '.join(listed)}.",
+        at=port,
+        also=((servers, "the servers"),),
+        remedy="Write the server's port the same way in both places.",
+    )
 
 
 def _misplaced(

@@ -84,7 +84,7 @@ def launcher_started_more_than_once_per_node(job: Job) -> Iterator[Verdict]:
             continue
         open_end = why_unresolved(tasks, launch)
         if open_end is not None:
-            yield unknown(launch.id, f"tasks per node: {quoted(open_end[0])} depends on {open_end[1]}", at=tasks[0])
+            yield unknown(launch.id, f"tasks per node: {quoted(open_end[0])} is left open: {open_end[1]}", at=tasks[0])
         elif not certainly_several(job_value(tasks)) or _one_rank_each(job, launch):
             yield passed(launch.id)
         else:

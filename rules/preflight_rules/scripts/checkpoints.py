@@ -155,7 +155,7 @@ def checkpoint_written_by_every_rank(job: Job) -> Iterator[Verdict]:
             yield passed(subject)
         elif not is_run(job) or written.condition:
             reason = f"the branch `{written.condition}`" if written.condition else "who runs this"
-            yield unknown(subject, f"whether every rank comes to {quoted(written)} depends on {reason}", at=written)
+            yield unknown(subject, f"whether every rank comes to {quoted(written)} is left open: {reason}", at=written)
         else:
             yield failed(
                 subject,

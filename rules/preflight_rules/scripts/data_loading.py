@@ -139,7 +139,7 @@ def loader_shuffles_beside_sampler(job: Job) -> Iterator[Verdict]:
                 continue
             met = True
             if isinstance(shuffle.value, Unresolved):
-                yield unknown(subject, f"{quoted(shuffle)} depends on {shuffle.value.why}", at=shuffle)
+                yield unknown(subject, f"{quoted(shuffle)} is left open: {shuffle.value.why}", at=shuffle)
             elif shuffle.alternatives == (True,) and _surely_a_sampler(job, given[0]):
                 yield failed(
                     subject,
@@ -206,7 +206,7 @@ def fewer_shards_than_ranks(job: Job) -> Iterator[Verdict]:
             started = numbers(ranks)
             if open_end is not None or not lengths or not started:
                 why = open_end[1] if open_end else "what only run time knows"
-                yield unknown(subject, f"shards by ranks depends on {why}", at=shards)
+                yield unknown(subject, f"shards by ranks is left open: {why}", at=shards)
             elif max(lengths) < min(started) and max(lengths) > 1:
                 yield failed(
                     subject,

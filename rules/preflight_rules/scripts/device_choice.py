@@ -176,7 +176,7 @@ def _on(job: Job, chosen: Claim, launch_id: str) -> Verdict | None:
     processes = job.setting("processes_per_node", launch.scope)
     world, because = ranks_started(job, launch.scope)
     if isinstance(nodes, Unresolved):
-        return unknown(launch.id, f"on how many nodes {quoted(chosen)} runs depends on {nodes.why}", at=chosen)
+        return unknown(launch.id, f"on how many nodes {quoted(chosen)} runs is left open: {nodes.why}", at=chosen)
     if not certainly_several(nodes):
         return None
     if not processes or not certainly_several(world):

@@ -49,7 +49,7 @@ def loader_arguments_refused(job: Job) -> Iterator[Verdict]:
             counts = numbers(workers.value) if workers is not None else (0,)
             needs = all(value not in (None, False) for value in given.alternatives) and bool(given.alternatives)
             if workers is not None and isinstance(workers.value, Unresolved):
-                yield unknown(subject, f"{quoted(given)} depends on {workers.value.why}", at=given)
+                yield unknown(subject, f"{quoted(given)} is left open: {workers.value.why}", at=given)
             elif needs and counts and max(counts) == 0:
                 yield failed(
                     subject,

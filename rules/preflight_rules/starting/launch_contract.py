@@ -260,7 +260,7 @@ def proxy_without_exceptions(job: Job) -> Iterator[Verdict]:
         if not proxies or excepted:
             yield passed(launch.id)
         elif open_end is not None:
-            yield unknown(launch.id, f"{quoted(proxies[0])} depends on {open_end[1]}", at=proxies[0])
+            yield unknown(launch.id, f"{quoted(proxies[0])} is left open: {open_end[1]}", at=proxies[0])
         else:
             yield failed(
                 launch.id,

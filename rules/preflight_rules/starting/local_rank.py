@@ -181,7 +181,7 @@ def local_rank_same_for_all_processes(job: Job) -> Iterator[Verdict]:
         open_end = why_unresolved((*given, *processes), launch)
         fixed = numbers(job_value(given))
         if open_end is not None:
-            yield unknown(launch.id, f"{quoted(open_end[0])} depends on {open_end[1]}", at=open_end[0])
+            yield unknown(launch.id, f"{quoted(open_end[0])} is left open: {open_end[1]}", at=open_end[0])
         elif fixed and min(fixed) >= 0 and certainly_several(job_value(processes)):
             yield failed(
                 launch.id,
@@ -238,7 +238,7 @@ def ranked_script_without_launcher(job: Job) -> Iterator[Verdict]:
         met = True
         unresolved = why_unresolved((claim,))
         if unresolved is not None:
-            yield unknown(claim.span.path, f"{quoted(claim)} depends on {unresolved[1]}", at=claim)
+            yield unknown(claim.span.path, f"{quoted(claim)} is left open: {unresolved[1]}", at=claim)
             continue
         yield failed(
             claim.span.path,

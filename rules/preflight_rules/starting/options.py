@@ -58,7 +58,7 @@ def launcher_count_not_a_number(job: Job) -> Iterator[Verdict]:
             word = _refused(claim)
             open_end = why_unresolved((claim,), launch)
             if word is None and open_end is not None:
-                yield unknown(launch.id, f"{quoted(claim)} depends on {open_end[1]}", at=claim)
+                yield unknown(launch.id, f"{quoted(claim)} is left open: {open_end[1]}", at=claim)
             elif word is None:
                 yield passed(launch.id)
             else:

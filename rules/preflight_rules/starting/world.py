@@ -109,7 +109,7 @@ def _agreement(job: Job, quantity: str, subject: str, scope: Scope, launch: Laun
     open_end = why_unresolved((*value_claims, *requires), launch)
     if open_end is not None:
         claim, why = open_end
-        return unknown(subject, f"{_MEANINGS[quantity]}: {quoted(claim)} depends on {why}", at=claim)
+        return unknown(subject, f"{_MEANINGS[quantity]}: {quoted(claim)} is left open: {why}", at=claim)
     if not value_claims:
         return _between_requirements(quantity, subject, requires)
     started = numbers(ranks_started(job, scope)[0]) if not sets else _numbers_of(sets)
@@ -313,7 +313,7 @@ def _within(quantity: str, subject: str, claim: Claim, bound: Claim) -> Verdict 
         return None
     open_end = why_unresolved((claim, bound))
     if open_end is not None:
-        return unknown(subject, f"{_MEANINGS[quantity]}: {quoted(open_end[0])} depends on {open_end[1]}", at=claim)
+        return unknown(subject, f"{_MEANINGS[quantity]}: {quoted(open_end[0])} is left open: {open_end[1]}", at=claim)
     asked, most = numbers(claim.value), numbers(bound.value)
     if not asked or not most or min(asked) <= max(most):
         return passed(subject)
