@@ -166,7 +166,8 @@ def node_rank_twice_or_missing(job: Job) -> Iterator[Verdict]:
 
     Known limits:
         A rank missing because its launch line lies elsewhere (fewer lines than nodes) is not reported. Equal
-        ranks in one file are taken for two runs one after the other.
+        ranks in one file are taken for two runs one after the other, but for services of a compose file, as many as
+        there are nodes.
 
     Evidence:
         pytorch/pytorch#76367, Lightning-AI/pytorch-lightning#4389.
@@ -175,10 +176,18 @@ def node_rank_twice_or_missing(job: Job) -> Iterator[Verdict]:
     for launch in launches:
         yield _in_range(job, launch)
     for group in groups(job):
-        if len({launch.span.path for launch in group}) == len(group):
+        if len({launch.span.path for launch in group}) == len(group) or _services(job, group):
             yield _each_once(job, group)
     if not launches:
         yield not_applicable(job.name, "no launch line carries a node rank")
+
+
+def _services(job: Job, group: Sequence[Launch]) -> bool:
+    """Whether these are the nodes of one job as services of a compose file, which all run at the same time."""
+    kinds = {file.path: file.kind for file in job.files}
+    if any(kinds.get(launch.span.path) != "compose" for launch in group):
+        return False
+    return all(set(numbers(nodes_spanned(job, launch)[0])) == {len(group)} for launch in group)
 
 
 def _in_range(job: Job, launch: Launch) -> Verdict:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from preflight.job import Claim, Job, Launch, Scope, Unresolved
 from preflight.judgement import Verdict, failed, mend, not_applicable, passed, reworded, rule, unknown
@@ -223,7 +223,7 @@ def _own_port(job: Job, launch: Launch, own: Claim) -> Claim | None:
     return next(iter(job.setting("env.PADDLE_PORT", launch.scope)), None)
 
 
-def _on_no_listed_port(port: Claim, servers: Sequence[Claim]) -> bool:
+def _on_no_listed_port(port: Claim, servers: tuple[Claim, ...]) -> bool:
     """Whether no host of the list has this port, so that the server is not in it whatever its address is."""
     if any(isinstance(claim.value, Unresolved) for claim in (port, *servers)):
         return False
