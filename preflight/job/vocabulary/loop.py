@@ -15,5 +15,6 @@ LOOP = (
     Quantity("device_of_global_rank", str, "GPU chosen by the global rank"),
     Quantity("uneven_shards", str, "how samples are divided unevenly among ranks: clamp, rest, stride"),
     Quantity("checkpoint_written", str, "who writes a checkpoint: every rank, rank 0, the first rank of every node"),
+    Quantity("local_checkpoint_read", str, "file on a node's own disk that rank 0 writes and every rank reads"),
     Quantity("checkpoint_guard", str, "condition under which a checkpoint is written; `because` of the former"),
 )

@@ -10,5 +10,7 @@ RAY = (
     Quantity("ray_worker_ports", tuple, "first and last port of Ray's worker processes"),
     Quantity("ray_submit_address", str, "address that `ray job submit` sends the job to"),
     Quantity("ray_bundle", str, "resources of the largest bundle of a placement group, as written"),
+    Quantity("ray_train_uses_gpu", bool, "workers of a Ray trainer are to use GPUs"),
+    Quantity("ray_train_worker_gpus", float, "GPUs among the resources of each worker of a Ray trainer", "GPUs"),
     Quantity("ray_wait_unbounded", str, "waits for a placement group without a time-out"),
 )

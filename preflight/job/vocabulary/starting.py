@@ -29,6 +29,7 @@ STARTING = (
     Quantity("hosts", tuple, "names of the job's nodes in rank order"),
     Quantity("host_slots", int, "slots of one host of a hostfile (scope.node names the host)", "slots"),
     Quantity("node_rank", int, "index of the node this launch line is for"),
+    Quantity("base_rank", int, "global rank of the first process that this launch line starts"),
     Quantity("rank", int, "global rank of the process"),
     Quantity("local_rank", int, "rank of the process on its node"),
     Quantity("included_slots", tuple, "host[:slot,slot] entries of deepspeed --include, as written"),

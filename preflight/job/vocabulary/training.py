@@ -9,6 +9,7 @@ TRAINING = (
     Quantity("warmup_steps", float, "steps of learning-rate warm-up"),
     Quantity("gradient_clipping", float, "largest norm of the gradients"),
     Quantity("model_name", str, "model that is trained, by name or path"),
+    Quantity("device_map", str, "where Accelerate is to put the parts of a model that a training script loads"),
     Quantity("gradient_checkpointing", bool, "the trainer computes activations again in the backward pass"),
     Quantity("save_strategy", str, "when the trainer saves: no, steps, epoch, best"),
     Quantity("save_steps", float, "steps between two checkpoints; below 1 a share of all steps"),

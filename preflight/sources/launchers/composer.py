@@ -47,6 +47,7 @@ class ComposerReader:
         found = {dest: _in_force(dest, scanned, line) for dest in _VARIABLES}
         stating.given("processes_per_node", found["nproc"], as_int)
         stating.given("node_rank", found["node_rank"], as_int)
+        stating.given("base_rank", found["base_rank"], as_int)
         stating.given("master_addr", found["master_addr"], as_text)
         stating.given("master_port", found["master_port"], as_int)
         _state_world(stating, found["world_size"], found["nproc"], line, hidden=scanned.incomplete)

@@ -13,10 +13,12 @@ def claims(module: Module) -> Iterator[Claim]:
     """All claims about placement groups and how they are waited for."""
     if "ray" not in module.file.text:
         return
-    for call in module.named("placement_group", "get", "wait"):
+    for call in module.named("placement_group", "get", "wait", "ScalingConfig"):
         name = module.called(call)
         if last(name) == "placement_group" and (name.startswith("ray") or name == "placement_group"):
             yield from _group(module, call)
+        elif last(name) == "ScalingConfig":
+            yield from _workers(module, call)
         elif name in ("ray.get", "ray.wait") and call.args and argument(call, "timeout") is None:
             yield from _waits(module, call)
 
@@ -48,6 +50,23 @@ def _resources(module: Module, bundle: ast.expr) -> str:
         if isinstance(key, ast.Constant) and isinstance(key.value, str) and len(amount) == 1:
             parts.append(f"{key.value} {amount[0]}")
     return ", ".join(parts)
+
+
+def _workers(module: Module, call: ast.Call) -> Iterator[Claim]:
+    """`ScalingConfig(use_gpu=False, resources_per_worker={"GPU": 1})`; without `use_gpu` it is False."""
+    given = argument(call, "resources_per_worker")
+    if given is None or call.args or any(keyword.arg is None for keyword in call.keywords):
+        return
+    table = module.definition(value_of(given))
+    if not isinstance(table, ast.Dict):
+        return
+    uses = argument(call, "use_gpu")
+    because: tuple[Claim, ...] = ()
+    if uses is not None:
+        because = (module.claim("ray_train_uses_gpu", module.fold(value_of(uses)), uses, source="ray"),)
+    for key, value in zip(table.keys, table.values, strict=True):
+        if isinstance(key, ast.Constant) and key.value == "GPU":
+            yield module.claim("ray_train_worker_gpus", module.fold(value), given, because=because, source="ray")
 
 
 def _waits(module: Module, call: ast.Call) -> Iterator[Claim]:

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from preflight.job import Claim
+from preflight.job import Claim, alternatives
 from preflight.sources.python.module import Module, argument, last, value_of
 from preflight.sources.python.outline import end_of
 from preflight.sources.python.ranks import Who
@@ -31,6 +31,9 @@ _OWN_PATH = re.compile(
     r"rank|node|host|proc|worker|shard|pid|uuid|tmp|temp|scratch|local|getpid|device|gpu", re.IGNORECASE
 )
 
+#: Folders that every node has for itself.
+_OWN_DISKS = ("/tmp/", "/var/tmp/", "/dev/shm/")
+
 
 def claims(module: Module) -> Iterator[Claim]:
     """All claims about who writes checkpoints."""
@@ -50,6 +53,29 @@ def claims(module: Module) -> Iterator[Claim]:
             yield module.claim("checkpoint_written", standing.who.value, call, because=(guard,))
         elif standing.who is Who.ALL and name in _LIBRARY_SAVES[:2] and distributed:
             yield module.claim("checkpoint_written", standing.who.value, call)
+
+
+def handed_over(module: Module) -> Iterator[Claim]:
+    """All claims about files on a node's own disk that rank 0 writes and every rank reads."""
+    if _DISTRIBUTED.search(module.file.text) is None:
+        return
+    written: dict[str, ast.Call] = {}
+    for call in module.named("save"):
+        path = _own_disk(module, argument(call, "f", 1))
+        if path and module.called(call) in _LIBRARY_SAVES[:2] and ranks_of(module).standing(call).who is Who.FIRST:
+            written.setdefault(path, call)
+    for call in module.named("load") if written else ():
+        path = _own_disk(module, argument(call, "f", 0))
+        if path in written and ranks_of(module).standing(call).who is Who.ALL:
+            wrote = module.claim("checkpoint_written", Who.FIRST.value, written[path])
+            yield module.claim("local_checkpoint_read", path, call, because=(wrote,))
+
+
+def _own_disk(module: Module, given: ast.keyword | ast.expr | None) -> str:
+    """A path that is written out and lies on the disk or in the memory of one node; else empty."""
+    found = alternatives(module.fold(value_of(given))) if given is not None else ()
+    path = found[0] if len(found) == 1 else None
+    return path if isinstance(path, str) and path.startswith(_OWN_DISKS) else ""
 
 
 def folders(module: Module) -> Iterator[Claim]:

@@ -60,6 +60,7 @@ _READERS: tuple[Callable[[Module], Iterable[Claim | Reference]], ...] = (
     reads.claims,
     ray.claims,
     saving.folders,
+    saving.handed_over,
     wrapping.claims,
     splitting.claims,
     horovod.claims,

@@ -24,6 +24,8 @@ _ELSEWHERE = frozenset(
         "dataloader_num_workers",
     ]
 )
+#: What shows that a script trains with Accelerate, or with a trainer that does.
+_TRAINS = re.compile(r"\b(?:Trainer|\w+Trainer|Accelerator|TrainingArguments|\w+TrainingArguments)\(")
 _LIGHTNING_ROOTS = ("lightning", "pytorch_lightning", "lightning_fabric")
 _SIZES = {"num_nodes": "nodes", "devices": "processes_per_node"}
 #: Strategies given as objects: `FSDPStrategy(...)`.
@@ -43,6 +45,7 @@ def claims(module: Module) -> Iterator[Claim]:
             yield from _accelerator(module, call)
         elif short == "from_pretrained":
             yield from _model(module, call, name)
+            yield from _device_map(module, call, name)
         elif root in _LIGHTNING_ROOTS and short in ("Trainer", "Fabric"):
             yield from _lightning(module, call, short)
         yield from _wrapped_layers(module, call)
@@ -105,6 +108,17 @@ def _model(module: Module, call: ast.Call, name: str) -> Iterator[Claim]:
     value = module.fold(value_of(given))
     if isinstance(value, Known) and isinstance(value.value, str):
         yield module.claim("model_name", value, given, spelling=module.text(call))
+
+
+def _device_map(module: Module, call: ast.Call, name: str) -> Iterator[Claim]:
+    """`from_pretrained(..., device_map="auto")` in a script that trains with Accelerate or a trainer over it."""
+    given = argument(call, "device_map")
+    if given is None or not name.rpartition(".")[0] or _TRAINS.search(module.file.text) is None:
+        return
+    expression = module.definition(value_of(given))
+    value: Value = Known("{...}") if isinstance(expression, ast.Dict) else module.fold(expression)
+    if None not in alternatives(value):
+        yield module.claim("device_map", lift(str, value), given)
 
 
 def _lightning(module: Module, call: ast.Call, short: str) -> Iterator[Claim]:

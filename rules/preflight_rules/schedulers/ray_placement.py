@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from preflight.job import Job
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
 from preflight.outcome import Confidence, Severity
-from preflight_rules.reading import quoted, texts
+from preflight_rules.reading import placed, quoted, texts
 from preflight_rules.scripts.script_reading import is_run, stated
 
 
@@ -61,3 +61,58 @@ def placement_group_waited_for_without_end(job: Job) -> Iterator[Verdict]:
         yield passed(job.name)
     if not met:
         yield not_applicable(job.name, "no script waits for a placement group")
+
+
+@rule(
+    "RAY021",
+    "worker-gpus-not-used",
+    severity=Severity.ERROR,
+    evidence=(
+        "https://docs.ray.io/en/latest/train/api/doc/ray.train.ScalingConfig.html",
+        "https://github.com/ray-project/ray/blob/ray-2.9.0/python/ray/air/config.py",
+    ),
+)
+def worker_gpus_not_used(job: Job) -> Iterator[Verdict]:
+    """The workers of a Ray trainer get GPUs that they are told not to use, or none where they are told to.
+
+    What it checks:
+        `resources_per_worker` of a ScalingConfig has a `GPU` above 0 exactly where `use_gpu` is True; without
+        `use_gpu` it is False.
+
+    Why it matters:
+        Ray refuses such a ScalingConfig with ValueError, in the script that starts everything.
+
+    Example:
+        `ScalingConfig(num_workers=4, resources_per_worker={"GPU": 1})`.
+
+    Fix:
+        `use_gpu=True`, or no `GPU` among the resources.
+
+    Known limits:
+        Only where the resources are written out.
+
+    Evidence:
+        Ray, air/config.py (ScalingConfig.__post_init__) and its documentation.
+    """
+    met = False
+    for subject, gpus in stated(job, "ray_train_worker_gpus"):
+        met = True
+        uses = gpus.because[0] if gpus.because else None
+        amounts = [item for item in gpus.alternatives if isinstance(item, (int, float))]
+        said = [item for item in uses.alternatives if isinstance(item, bool)] if uses is not None else [False]
+        if len(amounts) != 1 or len(said) != 1:
+            yield unknown(subject, f"{quoted(gpus)} or `use_gpu` is known at run time only", at=gpus)
+        elif said[0] == (amounts[0] > 0):
+            yield passed(subject)
+        else:
+            shown = placed(uses) if uses is not None else "`use_gpu`, which is not given and so False,"
+            yield failed(
+                subject,
+                f"{quoted(gpus)} and {shown} contradict each other: Ray refuses the ScalingConfig with ValueError.",
+                at=gpus,
+                also=((uses, "whether GPUs are used"),) if uses is not None else (),
+                remedy="Write `use_gpu=True`." if amounts[0] > 0 else "Leave `GPU` out, or write `use_gpu=False`.",
+                severity=None if gpus.condition == "" else Severity.WARNING,
+            )
+    if not met:
+        yield not_applicable(job.name, "no ScalingConfig gives its workers GPUs among their resources")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from preflight.job import Job
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
 from preflight.outcome import Confidence, Severity
-from preflight_rules.reading import quoted, texts
+from preflight_rules.reading import quoted, texts, undecided
 from preflight_rules.scripts.script_reading import is_run, on_several_nodes, stated, surely_on_one_node, surely_one_rank
 
 _EACH_NODE = "the first rank of every node"
@@ -165,3 +165,55 @@ def checkpoint_written_by_every_rank(job: Job) -> Iterator[Verdict]:
             )
     if not met:
         yield not_applicable(job.name, "no script is seen to write a checkpoint")
+
+
+@rule(
+    "CKP004",
+    "checkpoint-read-where-nobody-wrote-it",
+    severity=Severity.WARNING,
+    evidence=("https://docs.pytorch.org/tutorials/intermediate/ddp_tutorial.html#save-and-load-checkpoints",),
+)
+def checkpoint_read_where_nobody_wrote_it(job: Job) -> Iterator[Verdict]:
+    """Rank 0 writes a checkpoint to the disk of its own node, and ranks on other nodes read it.
+
+    What it checks:
+        In a script that runs on several nodes, a file below /tmp, /var/tmp or /dev/shm that `torch.save` writes on
+        rank 0 alone is not read by every rank.
+
+    Why it matters:
+        The file is there on the first node only. The ranks of all others stop with FileNotFoundError, or go on with
+        what an earlier run left behind, and the first node waits for them.
+
+    Example:
+        `if rank == 0: torch.save(state, "/tmp/ckpt.pt")`, `dist.barrier()`, `torch.load("/tmp/ckpt.pt")`.
+
+    Fix:
+        A folder on a shared file system, or read it on rank 0 and broadcast it.
+
+    Known limits:
+        A site whose /tmp is shared, and paths that only run time knows.
+
+    Evidence:
+        PyTorch DDP tutorial, which saves on rank 0 and loads on all ranks, of one node.
+    """
+    met = False
+    for subject, read in stated(job, "local_checkpoint_read"):
+        met = True
+        nodes = on_several_nodes(job, read)
+        wrote = read.because[0]
+        open_end = undecided(subject, (read,))
+        if surely_on_one_node(job, read):
+            yield passed(subject)
+        elif open_end is not None or not nodes:
+            yield open_end or unknown(subject, f"on how many nodes {quoted(read)} runs is not known", at=read)
+        else:
+            yield failed(
+                subject,
+                f"{quoted(read)} reads on all {nodes} nodes what {quoted(wrote)} (line {wrote.span.line}) writes on the"
+                " disk of the first one alone.",
+                at=read,
+                also=((wrote, "rank 0 alone"),),
+                remedy="Put it into a folder that all nodes share, or read it on rank 0 and broadcast it.",
+            )
+    if not met:
+        yield not_applicable(job.name, "no script hands a checkpoint from rank 0 to all through a local disk")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from preflight.job import Claim, Job, Launch, Plain, as_int, lift
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
 from preflight.outcome import Confidence, Severity
-from preflight_rules.reading import certainly_several, job_value, numbers, quoted, spoken, undecided
+from preflight_rules.reading import certainly_several, job_value, numbers, placed, quoted, spoken, texts, undecided
 from preflight_rules.scripts.script_reading import launches_of, stated
 
 _STARTERS = frozenset(
@@ -70,6 +70,76 @@ def spawn_under_launcher(job: Job) -> Iterator[Verdict]:
                 )
     if not met:
         yield not_applicable(job.name, "no script that a launcher starts spawns ranks itself")
+
+
+@rule(
+    "PGR005",
+    "more-spawned-than-group-or-gpus-hold",
+    severity=Severity.WARNING,
+    evidence=(
+        "https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.init_process_group",
+        "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/communicators.html",
+    ),
+)
+def more_spawned_than_group_or_gpus_hold(job: Job) -> Iterator[Verdict]:
+    """A script starts more processes than its group has ranks, or than it leaves GPUs visible.
+
+    What it checks:
+        `nprocs` of `torch.multiprocessing.spawn` is at most the `world_size` that the script gives its group, and,
+        with NCCL, at most the devices in the CUDA_VISIBLE_DEVICES that the script sets.
+
+    Why it matters:
+        Ranks at or above the world size are refused, and the others wait for nobody. A rank without a GPU of its own
+        stops with "invalid device ordinal", or shares one, which NCCL refuses.
+
+    Example:
+        `mp.spawn(run, nprocs=8)` and `init_process_group("nccl", rank=rank, world_size=4)`.
+
+    Fix:
+        Take both from one number: `world_size = torch.cuda.device_count()`.
+
+    Known limits:
+        Only where a script spawns once and gives one world size.
+
+    Evidence:
+        torch.distributed.init_process_group; NCCL user guide, one device for each rank of a communicator.
+    """
+    met = False
+    found = list(stated(job, "spawned_processes"))
+    for subject, spawns in found:
+        own = [c for c in job.about("world_size") if c.span.path == spawns.span.path and c.source == "python"]
+        masks = [c for c in job.about("env.CUDA_VISIBLE_DEVICES") if c.span.path == spawns.span.path]
+        nccl = any("nccl" in texts(c.value) for c in job.about("backend") if c.span.path == spawns.span.path)
+        bounds = [(own[0], "ranks of the group", "the group has")] if len(own) == 1 else []
+        if nccl and len(masks) == 1:
+            bounds.append((masks[0], "visible GPUs", "the script leaves visible"))
+        if not bounds or sum(1 for _, other in found if other.span.path == spawns.span.path) > 1:
+            continue
+        met = True
+        for bound, note, has in bounds:
+            most = _devices_of(bound) if bound in masks else numbers(bound.value)
+            asked = numbers(spawns.value)
+            open_end = undecided(subject, (spawns, bound))
+            if open_end is not None:
+                yield open_end
+            elif asked and most and min(asked) > max(most):
+                yield failed(
+                    subject,
+                    f"{quoted(spawns)} starts {min(asked)} processes, but {has} {max(most)} by {placed(bound)}.",
+                    at=spawns,
+                    also=((bound, note),),
+                    remedy="Take both from one number, such as torch.cuda.device_count().",
+                )
+            else:
+                yield passed(subject)
+    if not met:
+        yield not_applicable(job.name, "no script that spawns its ranks says how many there may be")
+
+
+def _devices_of(mask: Claim) -> tuple[int, ...]:
+    """How many devices a mask that is written out names; empty where it names none by number."""
+    listed = [text.split(",") for text in texts(mask.value)]
+    return tuple(len(items) for items in listed if all(item.strip().isdigit() for item in items))
 
 
 @rule(

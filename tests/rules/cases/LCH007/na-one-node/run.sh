@@ -1,0 +1,1 @@
+composer --nproc 8 train.py

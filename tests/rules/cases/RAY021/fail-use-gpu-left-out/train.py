@@ -1,0 +1,10 @@
+import ray
+from ray.train import ScalingConfig
+from ray.train.torch import TorchTrainer
+
+ray.init()
+trainer = TorchTrainer(
+    loop,
+    scaling_config=ScalingConfig(num_workers=4, resources_per_worker={"GPU": 1}),
+)
+trainer.fit()
