@@ -32,6 +32,7 @@ STARTING = (
     Quantity("base_rank", int, "global rank of the first process that this launch line starts"),
     Quantity("rank", int, "global rank of the process"),
     Quantity("local_rank", int, "rank of the process on its node"),
+    Quantity("batch_slots", int, "processes that the header of a batch script makes room for on all nodes", "slots"),
     Quantity("included_slots", tuple, "host[:slot,slot] entries of deepspeed --include, as written"),
     Quantity("excluded_slots", tuple, "host[:slot,slot] entries of deepspeed --exclude, as written"),
     Quantity("plain_program", str, "script that a plain python line starts as one process, with no ranks around it"),

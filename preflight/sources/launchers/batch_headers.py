@@ -80,6 +80,9 @@ def _settle(asked: dict[str, Asked], scheduler: str) -> None:
         if not (scattered or whole or one):
             asked.pop("gpus_per_node", None)
     slots, each = asked.pop("slots", None), asked.pop("ptile", None)
+    if slots is not None and each is not None:
+        # Without ptile a job on one host is often started as if nobody counted its slots.
+        asked["mpi_slots"] = Asked("mpi_slots", slots.value, slots.span, slots.spelling)
     if scheduler == "lsf" and "nodes" not in asked and slots is not None and each is not None:
         total, tile = slots.value, each.value
         if isinstance(total, Known) and isinstance(tile, Known):
@@ -111,6 +114,9 @@ def _select(given: str) -> Iterator[tuple[str, str]]:
     known = all(count.isdigit() and len(count) < 7 for count in counts)
     yield "chunks", str(sum(int(count) for count in counts)) if known else ""
     resources = [dict(part.split("=", 1) for part in kind if "=" in part) for kind in kinds]
+    each = [resource.get("mpiprocs", "") for resource in resources]
+    if known and all(number.isdigit() and len(number) < 7 for number in each):
+        yield "mpi_slots", str(sum(int(count) * int(number) for count, number in zip(counts, each, strict=True)))
     for key, dest in (("ngpus", "gpus_per_node"), ("mem", "mem")):
         found = {resource.get(key, "") for resource in resources}
         if len(found) == 1 and (text := found.pop()) and (key == "mem" or text.isdigit()):
@@ -128,6 +134,8 @@ def _torque(given: str) -> Iterator[tuple[str, str]]:
             key, _, number = part.partition("=")
             if key == "gpus" and number.isdigit():
                 yield "gpus_per_node", number
+            elif key == "ppn" and number.isdigit() and len(number) < 7:
+                yield "mpi_slots", str(int(first) * int(number))
 
 
 def _lsf(name: str, value: str) -> Iterator[tuple[str, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from preflight.job import Known, Places, Plain, Strength, Unresolved, Value, lift
+from preflight.job import Known, Places, Plain, Strength, Unresolved, Value, as_int, lift
 from preflight.sources.base import Directive, SourceFile
 from preflight.sources.launchers import slurm
 from preflight.sources.launchers.stating import Stating, as_text
@@ -42,6 +42,9 @@ def state_header(stating: Stating, asked: Mapping[str, slurm.Asked], directives:
         # How a time is written is another scheduler's own matter.
         if option is not None and (dest != "time" or stating.source == "slurm"):
             _say(stating, quantity, option, as_text(option.value))
+    slots = asked.get("mpi_slots")
+    if slots is not None:
+        _say(stating, "batch_slots", slots, as_int(slots.value))
     for dest, quantity in _MEMORY:
         option = asked.get(dest)
         if option is not None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from preflight.job import Claim, Job, Launch, Relation, Scope, Strength, alternatives
 from preflight.job.quantities import QUANTITIES
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight.outcome import Severity
+from preflight.outcome import Confidence, Severity
 from preflight_rules.reading import (
     AGENT_LAUNCHERS,
     SPREADING_WRAPPERS,
@@ -231,7 +231,8 @@ def launch_size_exceeds_bound(job: Job) -> Iterator[Verdict]:
 
     What it checks:
         That what a launch sets or requires (nodes, world size, processes per node) is not more than what a bound
-        in the same launch allows: the hosts of a hostfile, the sum of their slots.
+        in the same launch allows: the hosts of a hostfile, the sum of their slots; and that mpirun without hosts of
+        its own starts no more than the header of PBS or LSF makes room for, which is a warning.
 
     Why it matters:
         `mpirun` stops with "not enough slots available"; DeepSpeed and torchrun wait for hosts that no list
@@ -263,7 +264,7 @@ def launch_size_exceeds_bound(job: Job) -> Iterator[Verdict]:
                         yield verdict
     met = bool(reported)
     for launch in job.launches:
-        verdict = _within_slots(job, launch)
+        verdict = _within_slots(job, launch) or _within_header(job, launch)
         if verdict is not None:
             met = True
             yield verdict
@@ -305,6 +306,33 @@ def _within_slots(job: Job, launch: Launch) -> Verdict | None:
         at=tasks[0],
         also=tuple((c, "slots") for c in (slots[:1] if listed else slots[:8])),
         remedy=f"Ask for at most {there} processes, or raise the slots in {place}.",
+    )
+
+
+def _within_header(job: Job, launch: Launch) -> Verdict | None:
+    """Without a list of hosts of its own mpirun takes the slots that the header of the batch script asks for."""
+    tasks, slots = job.setting("tasks", launch.scope), job.about("batch_slots", launch.scope)
+    own = [claim for claim in tasks if claim.source == "mpirun"]
+    allowed = job.setting("oversubscribe", launch.scope) or job.setting("mpi_implementation", launch.scope)
+    if launch.wrappers[:1] != ("mpirun",) or not own or not slots or allowed or job.setting("hosts", launch.scope):
+        return None
+    if slots[0].span.path != launch.span.path:
+        return None
+    open_end = undecided(launch.id, (*own, slots[0]), launch)
+    asked, there = numbers(job_value(own)), numbers(slots[0].value)
+    if open_end is not None:
+        return open_end
+    if not asked or not there or min(asked) <= max(there):
+        return passed(launch.id)
+    return failed(
+        launch.id,
+        f"{quoted(own[0])} asks for {counted(min(asked), 'process', 'processes')}, but {placed(slots[0])} makes room"
+        f" for {max(there)}: Open MPI stops with 'not enough slots available', others start several on one core.",
+        at=own[0],
+        also=((slots[0], f"room for {max(there)}"),),
+        remedy=f"Ask for at most {max(there)} processes, or for more in the header.",
+        severity=Severity.WARNING,
+        confidence=Confidence.MEDIUM,
     )
 
 

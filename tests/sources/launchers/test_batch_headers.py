@@ -37,6 +37,7 @@ def test_torque() -> None:
     assert header("#PBS -l nodes=2:ppn=8:gpus=4,walltime=1:00:00", "pbs") == {
         "nodes": 2,
         "gpus_per_node": 4,
+        "batch_slots": 16,
         "time_limit_s": 3600,
     }
     assert header("#PBS -l nodes=n1+n2", "pbs") == {}
@@ -44,7 +45,12 @@ def test_torque() -> None:
 
 def test_lsf() -> None:
     text = '#BSUB -n 32\n#BSUB -R "rusage[mem=4000] span[ptile=8]"\n#BSUB -gpu "num=8:mode=shared"\n#BSUB -W 12:00'
-    assert header(text, "lsf") == {"nodes": 4, "gpus_per_node": 8, "time_limit_s": 43200}
+    assert header(text, "lsf") == {
+        "nodes": 4,
+        "gpus_per_node": 8,
+        "batch_slots": 32,
+        "time_limit_s": 43200,
+    }
     assert header("#BSUB -n 32", "lsf") == {}
     assert header('#BSUB -n 8 -R "span[hosts=1]"', "lsf") == {"nodes": 1}
     assert header("#BSUB -nnodes 4\n#BSUB -W 90", "lsf") == {"nodes": 4, "time_limit_s": 5400}
