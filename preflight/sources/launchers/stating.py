@@ -110,11 +110,13 @@ _OPTION = re.compile(r"--?[A-Za-z][\w-]*")
 
 
 def state_unknown(stating: Stating, scanned: Scanned) -> None:
-    """State which options the launcher's own parser would not know; what is only partly known is left out."""
+    """State which options the launcher's own parser would not know; what has no known name is left out."""
     for word in scanned.unknown:
-        if not isinstance(word.value, Known):
+        # Of `--name=$VALUE` the name is known.
+        text = str(word.value.value) if isinstance(word.value, Known) else word.spelling
+        name, equals, _ = text.partition("=")
+        if not isinstance(word.value, Known) and not equals:
             continue
-        name = str(word.value.value).partition("=")[0]
         if _OPTION.fullmatch(name):
             stating.say("unknown_option", Known(name), word.span, word.spelling)
 

@@ -29,6 +29,8 @@ _OLD = frozenset(
         ("zero_optimization.offload_optimizer", "buffer_size"),
     )
 )
+#: Sections at the top that have readers of their own, and so stand in no table of keys.
+_SECTIONS = frozenset(("zero_optimization", "hybrid_engine"))
 _SHORTEST_NEAR = 6
 #: Taken and warned about; what replaces them.
 _RENAMED = {
@@ -58,6 +60,8 @@ def _nearest(key: str, known: Generated) -> str:
     """The known key that `key` is one or two slips away from; empty when there is none."""
     most = 2 if len(key) >= 2 * _SHORTEST_NEAR else 1
     names = {name for row in known.rows for name in (row.dest, *row.spellings)}
+    if known is DEEPSPEED_KEYS:
+        names |= _SECTIONS
     near = sorted(
         (distance(key.lower(), name.lower(), most), name) for name in names if abs(len(name) - len(key)) <= most
     )
@@ -105,11 +109,12 @@ def deepspeed_key_unknown(job: Job) -> Iterator[Verdict]:
             continue
         met = True
         table = known or DEEPSPEED_KEYS
-        if table.find(key) is not None or key.startswith(("_", "//", "#")):
+        if table.find(key) is not None or (not section and key in _SECTIONS) or key.startswith(("_", "//", "#")):
             yield passed(job.name)
             continue
         near = _nearest(key, table) if len(key) >= _SHORTEST_NEAR else ""
-        if known is None and (not near or table.find(key.replace("-", "_")) is not None):
+        plain = key.replace("-", "_")
+        if known is None and (not near or plain in _SECTIONS or table.find(plain) is not None):
             # With hyphens it is a key of gpt-neox, which reads files like this one.
             continue
         what = "DeepSpeed stops at start at a key it does not know there" if known else "DeepSpeed ignores it"

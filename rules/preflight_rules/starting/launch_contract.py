@@ -67,7 +67,7 @@ def launcher_option_unknown(job: Job) -> Iterator[Verdict]:
         The launcher stops with its usage text on every node, after the job has waited for them.
 
     Example:
-        `torchrun --nproc_per_nod=8 train.py`, or `deepspeed --nproc_per_node=8 train.py`.
+        `torchrun --nproc_pernode=8 train.py`, or `deepspeed --nproc_per_node=8 train.py`.
 
     Fix:
         Write the option as the launcher calls it, or put it behind the program if it belongs to that.
@@ -124,7 +124,8 @@ def _meant(name: str, tables: tuple[Generated, ...]) -> str:
             for other in group:
                 if f"--{other}" in spellings:
                     return f"--{other}"
-    long = [spelling for spelling in spellings if spelling.startswith("--") and not spelling.startswith("--no")]
+    negated = ("--no-", "--no_")
+    long = [spelling for spelling in spellings if spelling.startswith("--") and not spelling.startswith(negated)]
     close = difflib.get_close_matches(name, long, n=1, cutoff=_ALIKE)
     return close[0] if close else ""
 
