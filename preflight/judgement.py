@@ -159,6 +159,8 @@ def failed(
             locations.append(place(item[0], item[1]))
         else:
             locations.append(place(item))
+    # One claim may stand for two things in one place; it is pointed at once.
+    locations = list(dict.fromkeys(locations))
     origins = _origins((at, *also))
     locations.extend(location for location in origins if not any(_same_place(location, known) for known in locations))
     return Verdict(

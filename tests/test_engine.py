@@ -303,3 +303,8 @@ def test_findings_are_ordered_worst_first_then_by_id_and_place() -> None:
     ]
     for order in itertools.permutations(expected):
         assert [f.message for f in fold(order)] == [f.message for f in expected]
+
+
+def test_a_place_that_is_named_twice_for_the_same_is_shown_once() -> None:
+    verdict = failed("x", "m", at=span("a.sh", 1), also=[(span("a.sh", 2), "n"), (span("a.sh", 2), "n")], remedy="r")
+    assert [(place.line, place.note) for place in verdict.locations] == [(1, ""), (2, "n")]
