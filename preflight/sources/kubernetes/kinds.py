@@ -80,6 +80,11 @@ class Workload:
         return self.kind in TRAINING_KINDS
 
     @property
+    def counts_gang(self) -> bool:
+        """Whether it is a job of Volcano that says how many of its pods must be there, whatever they run."""
+        return self.group == "batch.volcano.sh" and self.gang_min is not None
+
+    @property
     def spec(self) -> Node:
         """The object's specification; an empty one where it has none."""
         return self.root.at("spec") or _NOTHING

@@ -83,7 +83,7 @@ class Manifest:
         self._containers.unexpanded.clear()
         self._starting.clear()
         launches = self._launches(workload)
-        if not workload.is_training and not launches:
+        if not workload.is_training and not launches and not workload.counts_gang:
             return
         scope = Scope(launch=self._id_of(workload))
         self._object, self._first = scope.launch, len(self._stating.claims)
