@@ -176,8 +176,8 @@ def _fault(cluster: _Cluster) -> str:
     hosts = cluster.roles[cluster.role]
     if hosts is not None and cluster.index is not None and not 0 <= cluster.index < len(hosts):
         return (
-            f"TF_CONFIG makes this process {cluster.role} {cluster.index}, but its cluster has {len(hosts)},"
-            f" 0 to {len(hosts) - 1}."
+            f"TF_CONFIG makes this process {cluster.role} {cluster.index}, but its cluster lists {len(hosts)}"
+            " of that role, numbered from 0."
         )
     return ""
 
