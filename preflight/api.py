@@ -33,6 +33,7 @@ def lint(
     configuration: Configuration | None = None,
     given: Mapping[Path, bytes] | None = None,
     cache: Cache | None = None,
+    jobs: int = 1,
 ) -> Report:
     """Judge the jobs in `paths` from their files alone. Nothing in them is executed.
 
@@ -43,6 +44,7 @@ def lint(
         given: the content of files among `paths` that is not read from disk, and need not be there: standard input.
         cache: where reports are kept, and taken from when nothing they depend on has changed. The report is the same
             to the letter, but for the time at which it was made.
+        jobs: how many processes may read the files of large folders. The report is the same to the letter.
 
     Raises:
         UsageError: a path does not exist, or lies outside `root`; `configuration` names an unknown rule, or
@@ -51,11 +53,16 @@ def lint(
     wanted = _configured(configuration, rules_for(configuration))
     top, chosen = _chosen(paths, root, given)
     with _collecting_seldom():
-        return _lint(top, chosen, wanted, None if given else cache, given)
+        return _lint(top, chosen, wanted, None if given else cache, given, jobs)
 
 
 def _lint(
-    top: Path, chosen: Sequence[Path], wanted: Configuration, cache: Cache | None, given: Mapping[Path, bytes] | None
+    top: Path,
+    chosen: Sequence[Path],
+    wanted: Configuration,
+    cache: Cache | None,
+    given: Mapping[Path, bytes] | None,
+    processes: int,
 ) -> Report:
     from preflight.assemble import assemble
     from preflight.looking import Look, below
@@ -73,7 +80,7 @@ def _lint(
             known = remembering.recall(cache, key, look, created)
             if known is not None:
                 return replace(known, configuration=wanted)
-    jobs = assemble(top, chosen, sources=catalog.sources(), look=look)
+    jobs = assemble(top, chosen, sources=catalog.sources(), look=look, jobs=processes)
     found = judge(Recording(jobs=jobs, created=created, tool_version=__version__, configuration=wanted))
     if cache is not None and key:
         remembering.remember(cache, key, look, found)
@@ -89,6 +96,11 @@ def _collecting_seldom() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(*before)
+
+
+def usable_cpus() -> int:
+    """How many processes can read files at the same time on this machine."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def default_cache() -> Cache | None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from preflight.asking import asked, asked_ahead
 from preflight.companions import companions
 from preflight.job import (
     WHOLE_JOB,
@@ -28,7 +29,6 @@ from preflight.looking import Look, below
 from preflight.siblings import siblings
 from preflight.sources.base import Reading, Source, SourceFile, Tree, WrittenFile
 from preflight.sources.comments import suppressions
-from preflight.sources.redaction import without_secrets
 from preflight.sources.shell_source import startable
 from preflight.sources.tree import OverlayTree
 from preflight.walk import Walked
@@ -64,27 +64,29 @@ def assemble(
     sources: Sequence[Source],
     exclude: Sequence[str] = (),
     look: Look | None = None,
+    jobs: int = 1,
 ) -> tuple[Job, ...]:
     """The jobs that `paths` (files or directories inside `root`) describe, by name.
 
     Files named together form one job, except that each of several batch scripts is a submission of its own. In a
     directory every recognised file that no other refers to starts a job, unit tests and what the patterns of `exclude`
     fit excepted; sibling scripts for the nodes of one job (node0.sh, node1.sh) form one that is marked probable. What
-    cannot be read becomes a note, never an exception. `look` writes down what was looked at for it.
+    cannot be read becomes a note, never an exception. `look` writes down what was looked at for it. The files of
+    large directories are read by at most `jobs` processes.
     """
     look = look or Look(root, exclude)
-    assembly = _Assembly(look.files, tuple(sources))
+    assembly = _Assembly(look.files, tuple(sources), jobs)
     found = [below(root, path) for path in paths]
     named = list(dict.fromkeys(path for path in found if not look.is_folder(path)))
-    jobs = _named_jobs(assembly, named) if named else []
-    done = {file.path for job in jobs for file in job.files}
+    found_jobs = _named_jobs(assembly, named) if named else []
+    done = {file.path for job in found_jobs for file in job.files}
     for path in found:
         if look.is_folder(path):
             walked = look.walk(path)
             fresh = replace(walked, files=tuple(file for file in walked.files if file not in done))
-            jobs.extend(_directory_jobs(assembly, fresh))
-            done.update(file.path for job in jobs for file in job.files)
-    return tuple(sorted((with_derived(job) for job in jobs), key=lambda job: job.name))
+            found_jobs.extend(_directory_jobs(assembly, fresh))
+            done.update(file.path for job in found_jobs for file in job.files)
+    return tuple(sorted((with_derived(job) for job in found_jobs), key=lambda job: job.name))
 
 
 def _named_jobs(assembly: _Assembly, named: Sequence[str]) -> list[Job]:
@@ -99,6 +101,7 @@ def _named_jobs(assembly: _Assembly, named: Sequence[str]) -> list[Job]:
 
 def _directory_jobs(assembly: _Assembly, walked: Walked) -> list[Job]:
     candidates = assembly.candidates(walked.files, walked.below)
+    assembly.read_ahead(candidates)
     referred: set[str] = set()
     built: dict[str, list[Job]] = {}
     # Shell scripts first: what they reach is no job of its own.
@@ -138,6 +141,7 @@ class _Assembly:
 
     tree: Tree
     sources: tuple[Source, ...]
+    processes: int = 1
     _kinds: dict[str, Source | None] = field(default_factory=dict)
     _readings: dict[tuple[str, str, str, Scope], Reading] = field(default_factory=dict)
 
@@ -171,6 +175,15 @@ class _Assembly:
             and not self.is_unit_test(path)
         ]
 
+    def read_ahead(self, paths: Sequence[str]) -> None:
+        """Have several processes make the readings of entries, where that is quicker."""
+        if self.processes < 2:
+            return
+        files = [file for path in paths if isinstance(file := self.tree.read(path), SourceFile)]
+        wanted = [(source, file) for file in files if (source := self.source_of(file, "")) is not None]
+        for source, file, reading in asked_ahead(wanted, self.tree, self.processes):
+            self._readings.setdefault((source.name, file.path, "", WHOLE_JOB), reading)
+
     def rank(self, path: str) -> int:
         """Where the kind of a file stands among the sources: entry scripts come first."""
         file = self.tree.read(path)
@@ -181,7 +194,7 @@ class _Assembly:
         """What `source` says about a file of the tree itself, read once however many jobs reach it."""
         key = (source.name, file.path, step.role, step.scope)
         if key not in self._readings:
-            self._readings[key] = _asked(source, file, self.tree, step)
+            self._readings[key] = asked(source, file, self.tree, scope=step.scope, role=step.role)
         return self._readings[key]
 
     def is_batch_script(self, path: str) -> bool:
@@ -221,16 +234,6 @@ class _Step:
     scope: Scope = WHOLE_JOB
     reference: Reference | None = None
     depth: int = 0
-
-
-def _asked(source: Source, file: SourceFile, tree: Tree, step: _Step) -> Reading:
-    try:
-        return without_secrets(source.read(file, tree, scope=step.scope, role=step.role))
-    except Exception as error:
-        message = (
-            f"the {source.name} reader crashed on {file.path}, which is a bug in it: {type(error).__name__}: {error}"
-        )
-        return Reading(notes=(Note(NoteKind.CRASHED, message, Span(file.path, 1, 1, 1, 1), required=True),))
 
 
 @dataclass(slots=True)
@@ -303,7 +306,10 @@ class _Gathering:
         bare = tree is self.assembly.tree or (
             source.name == "python" and not any(path.endswith(".py") for path in self.written)
         )
-        reading = self.assembly.reading(source, file, step) if bare else _asked(source, file, tree, step)
+        if bare:
+            reading = self.assembly.reading(source, file, step)
+        else:
+            reading = asked(source, file, tree, scope=step.scope, role=step.role)
         origin = self.written.get(step.path)
         claims = [_moved(claim, origin) for claim in reading.claims] if origin is not None else reading.claims
         self.claims.setdefault(step.path, []).extend(claims)

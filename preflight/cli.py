@@ -79,6 +79,7 @@ cli.add_command(baseline)
 @options.STDIN_NAME
 @options.LIST_FILES
 @options.CACHE
+@options.JOBS
 @options.JUDGING
 def lint(paths: tuple[Path, ...], root: Path | None, **chosen: Any) -> int:
     """Judge jobs from their files alone.
@@ -96,7 +97,15 @@ def lint(paths: tuple[Path, ...], root: Path | None, **chosen: Any) -> int:
         _print("".join(f"{line}\n" for of_job in lines for line in of_job))
         return 0
     kept = None if chosen["no_cache"] else api.default_cache()
-    make = functools.partial(api.lint, wanted, root=root, configuration=found.configuration, given=given, cache=kept)
+    make = functools.partial(
+        api.lint,
+        wanted,
+        root=root,
+        configuration=found.configuration,
+        given=given,
+        cache=kept,
+        jobs=chosen["jobs"] or api.usable_cpus(),
+    )
     if chosen["diff"]:
         planned = api.fixes(make(), wanted, root=root, unsafe=chosen["unsafe_fixes"])
         _print(planned.diff())

@@ -59,7 +59,7 @@ class Look:
         return {
             "folders": self._folders,
             "walked": {below: _sum(walked) for below, walked in self._walked.items()},
-            "read": {path: _state(found) for path, found in self.tree.was_read.items()},
+            "read": {path: state(found) for path, found in self.tree.was_read.items()},
             "there": dict(self.tree.was_there),
         }
 
@@ -69,7 +69,7 @@ class Look:
             all(self.is_folder(path) is answer for path, answer in seen["folders"].items())
             and all(_sum(self.walk(below)) == answer for below, answer in seen["walked"].items())
             and all(self.tree.exists(path) is answer for path, answer in seen["there"].items())
-            and all(_state(self.tree.read(path)) == answer for path, answer in seen["read"].items())
+            and all(state(self.tree.read(path)) == answer for path, answer in seen["read"].items())
         )
 
 
@@ -78,5 +78,6 @@ def _sum(walked: Walked) -> str:
     return hashlib.sha256(json.dumps(said).encode()).hexdigest()
 
 
-def _state(found: SourceFile | Note) -> str:
+def state(found: SourceFile | Note) -> str:
+    """What was found at a path, in a few words: the SHA-256 of a file, or why there is none."""
     return found.sha256 if isinstance(found, SourceFile) else f"{found.kind.value}: {found.message}"

@@ -58,6 +58,13 @@ ROOT = click.option(
 CACHE = click.option(
     "--no-cache", is_flag=True, help="Judge anew, whatever is kept in the user's cache directory from earlier runs."
 )
+JOBS = click.option(
+    "-j",
+    "--jobs",
+    type=click.IntRange(1, 1024),
+    metavar="N",
+    help="At most so many processes read the files of large folders. Default: the usable CPUs.",
+)
 PATHS = click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
 _FILE = click.Path(path_type=Path, dir_okay=False)
 CONFIG = _together(

@@ -134,12 +134,24 @@ class PythonSource:
         roles `module` and `submodule` (something the script imports) only what it says about process
         groups, epochs and long work is stated.
         """
-        if tree is not self._tree:
-            self._tree, self._readings = tree, {}
+        self._turn_to(tree)
         key = (file.path, file.sha256, role)
         if key not in self._readings:
             self._readings[key] = self._read(file, tree, role)
         return _in_scope(self._readings[key], scope)
+
+    def is_kept(self, file: SourceFile) -> bool:
+        """Whether reading it takes a parse, whose outcome serves every role."""
+        return speaks(file.text, "")
+
+    def keep(self, file: SourceFile, tree: Tree, reading: Reading) -> None:
+        """Take what `read` said of a file that is kept, without a role, somewhere else."""
+        self._turn_to(tree)
+        self._readings.setdefault((file.path, file.sha256, ""), reading)
+
+    def _turn_to(self, tree: Tree) -> None:
+        if tree is not self._tree:
+            self._tree, self._readings = tree, {}
 
     def _read(self, file: SourceFile, tree: Tree, role: str) -> Reading:
         if not speaks(file.text, role):

@@ -1,0 +1,202 @@
+"""Many files read by several processes: the same report to the letter, whatever becomes of the processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from preflight import api, asking
+from preflight.cache import Cache
+from preflight.job import WHOLE_JOB, Scope
+from preflight.report import to_json
+from preflight.sources.base import Reading, SourceFile, Tree
+from preflight.sources.tree import DirectoryTree
+
+LAUNCH = "#!/bin/bash\n#SBATCH --nodes=2\ntorchrun --nnodes=%d --nproc_per_node=8 --master_port=99999 train%d.py\n"
+SCRIPT = "import shared%d\nimport torch.distributed as dist\n\ndist.init_process_group('nccl')\nsave(%d)\n"
+SHARED = "import torch.distributed as dist\n\ndef start():\n    dist.barrier()\n%s"
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("many")
+    for number in range(95):
+        (root / f"run{number}.sh").write_text(LAUNCH % (number % 3 + 1, number))
+        (root / f"train{number}.py").write_text(SCRIPT % (number % 20, number))
+    for number in range(20):
+        (root / f"shared{number}.py").write_text(SHARED % ("def broken(:\n" if number == 7 else ""))
+    return root
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """The processes that were started; at the end none of them is left."""
+    pids: list[int] = []
+    fork = os.fork
+
+    def noted() -> int:
+        pid = fork()
+        if pid:
+            pids.append(pid)
+        return pid
+
+    monkeypatch.setattr(os, "fork", noted)
+    yield pids
+    for pid in pids:
+        with pytest.raises(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+
+
+def report(root: Path, **more: Any) -> bytes:
+    found = api.lint([root], root=root, **more)
+    return to_json(replace(found, run=replace(found.run, created="now")))
+
+
+def test_the_report_is_the_same_to_the_letter(tree: Path, started: list[int]) -> None:
+    alone = report(tree)
+    assert not started
+    assert report(tree, jobs=2) == alone
+    assert len(started) == 2
+    assert b"99999" in alone
+
+
+def test_what_is_kept_serves_whoever_comes_next(tree: Path, tmp_path: Path, started: list[int]) -> None:
+    cache = Cache(tmp_path / "cache")
+    first = report(tree, cache=cache, jobs=2)
+    count = len(started)
+    assert report(tree, cache=cache, jobs=1) == first == report(tree, cache=cache, jobs=2)
+    assert len(started) == count == 2
+
+
+def test_a_killed_process_changes_nothing(tree: Path, started: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    hand_over, calls = asking._hand_over, [0]
+
+    def dying(writing: int, batch: Any) -> None:
+        calls[0] += 1
+        if calls[0] == 2:
+            os.write(writing, b"\0\0\0\0\0\0\xff\xffhalf of it")
+            os.kill(os.getpid(), signal.SIGKILL)
+        hand_over(writing, batch)
+
+    alone = report(tree)
+    monkeypatch.setattr(asking, "_hand_over", dying)
+    assert report(tree, jobs=2) == alone
+    assert len(started) == 2
+
+
+def test_a_process_that_says_nothing_is_not_waited_for(
+    tree: Path, started: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = report(tree)
+    monkeypatch.setattr(asking, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(asking, "_work", lambda *_: os.kill(os.getpid(), signal.SIGSTOP))
+    assert report(tree, jobs=2) == alone
+    assert len(started) == 2
+
+
+def test_small_folders_start_no_process(tree: Path, tmp_path: Path, started: list[int]) -> None:
+    for path in sorted(tree.iterdir())[: asking.FEWEST_FILES - 1]:
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    report(tmp_path, jobs=8)
+    assert not started
+
+
+def test_with_other_threads_no_process_is_started(tree: Path, started: list[int]) -> None:
+    end = threading.Event()
+    other = threading.Thread(target=end.wait)
+    other.start()
+    try:
+        report(tree, jobs=2)
+    finally:
+        end.set()
+        other.join()
+    assert not started
+
+
+class Looking:
+    """A source whose readings hang on another file."""
+
+    name = "looking"
+
+    def recognises(self, file: SourceFile) -> bool:
+        return True
+
+    def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
+        tree.read("other")
+        tree.resolve("there", relative_to=file.path)
+        return Reading()
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_reading_of_a_tree_that_changed_meanwhile_is_not_taken(
+    tmp_path: Path, changed: bool, started: list[int]
+) -> None:
+    tree = DirectoryTree(tmp_path)
+    files = [SourceFile(f"f{number}", "", f"{number}", 0) for number in range(asking.FEWEST_FILES)]
+    brought = asking.asked_ahead([(Looking(), file) for file in files], _Changing(tree) if changed else tree, 2)
+    assert len(list(brought)) == (0 if changed else len(files))
+
+
+class _Changing:
+    """Says something else in every process."""
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+
+    def read(self, path: str) -> Any:
+        return SourceFile(path, "", str(os.getpid()), 0)
+
+    def resolve(self, path: str, *, relative_to: str) -> str | None:
+        return self._tree.resolve(path, relative_to=relative_to)
+
+
+SLOW = """
+import sys, time
+from preflight import asking
+asking._work = lambda *_: (print("working", flush=True), time.sleep(60))
+from preflight.cli import main
+sys.argv = ["preflight", "lint", "--no-cache", "--jobs", "2", "."]
+main()
+"""
+
+
+@pytest.mark.parametrize("group", [False, True], ids=["the-process", "the-terminal"])
+def test_an_interrupt_leaves_no_process(tree: Path, group: bool) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", SLOW],
+        cwd=tree,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    ) as process:
+        try:
+            assert process.stdout is not None and process.stderr is not None
+            assert [process.stdout.readline() for _ in range(2)] == ["working\n"] * 2
+            (os.killpg if group else os.kill)(process.pid, signal.SIGINT)
+            # At its end nobody holds the pipe any more, no process that was started either.
+            assert process.stdout.read() == ""
+            assert process.stderr.read().strip() == "preflight: interrupted"
+            assert process.wait(10) == 130
+            with pytest.raises(ProcessLookupError):
+                _none_within(5, process.pid)
+        finally:
+            process.kill()
+
+
+def _none_within(seconds: float, group: int) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        os.killpg(group, 0)
+        time.sleep(0.01)
