@@ -89,7 +89,13 @@ class Launch:
     @property
     def scope(self) -> Scope:
         """The scope in which this launch's own claims are stated."""
-        return Scope(launch=self.id)
+        return _scope_of(self.id)
+
+
+@functools.lru_cache(maxsize=1024)
+def _scope_of(launch_id: str) -> Scope:
+    """Made once for a launch: every rule asks each launch for it."""
+    return Scope(launch=launch_id)
 
 
 @dataclass(frozen=True, slots=True)

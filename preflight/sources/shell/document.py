@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 _LEAD = re.compile(r"(?:[ \t\n]|\\\n)*")
-_PLAIN = re.compile(r"[A-Za-z0-9_./:=,+@%-]+")
+_PLAIN = re.compile(r"""[A-Za-z0-9_./:=,+@%-]+|"[^"\\$`{\n]{1,1000}"|'[^'\\{\n]{1,1000}'""")
 #: Stands in a document's text for a part whose characters are not known; one per part.
 GAP = "\ue000"
 
@@ -64,7 +64,9 @@ class FileText:
         )
 
 
-@dataclass(frozen=True, slots=True)
+# The pieces of text are never changed, and not declared `frozen` all the same: that would make each take four times as
+# long to make, and a script comes to tens of thousands of them.
+@dataclass(slots=True, unsafe_hash=True)
 class Place:
     """Characters `start` to `end` of a file."""
 
@@ -82,7 +84,7 @@ class Place:
         return self.file is other.file and other.start <= self.start and self.end <= other.end
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Lit:
     """Known characters. `exact`: character i stands at `place.start + i` in the file."""
 
@@ -106,7 +108,7 @@ class Lit:
         return Lit(self.text[start:end], place)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Hole:
     """Characters nobody knows before run time. `many`: unquoted it may be any number of words, none included."""
 
@@ -116,7 +118,7 @@ class Hole:
     many: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Alt:
     """One of several texts, depending on a branch."""
 
@@ -216,9 +218,11 @@ class Document:
         return first
 
     def plain_word(self, start: int, end: int) -> Lit | None:
-        """The word `text[start:end]` when it means what it says: no quote, expansion, brace or escape in it."""
+        """The word `text[start:end]` when it means what it says, in quotes or not: no expansion, brace or escape."""
         if self._origin is None or _PLAIN.fullmatch(self.text, start, end) is None:
             return None
+        if self.text[start] in "\"'":
+            start, end = start + 1, end - 1
         return Lit(self.text[start:end], self.place(start, end))
 
     def start_of(self, node: Node) -> int:

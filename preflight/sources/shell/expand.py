@@ -79,6 +79,8 @@ def _single(word: Field) -> Field:
 
 def text(machine: Machine, state: State, document: Document, node: Node) -> Text:
     """What a written word comes to where the shell does not split it: assignments, tests, quoted strings."""
+    if (plain := document.plain_word(node.start_byte, node.end_byte)) is not None:
+        return (plain,)
     pieces: list[Piece] = []
     for part in word_parts(machine, state, document, node):
         if part.split_before and pieces:

@@ -121,7 +121,7 @@ class Machine:
         self.step(1 + len(fields) // 8)
         environment, variables = state.snapshot()
         command = Command(
-            tuple(word_of(item) for item in fields),
+            tuple([word_of(item) for item in fields]),
             place.span,
             environment,
             variables,

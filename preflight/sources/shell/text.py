@@ -19,7 +19,7 @@ _WORD = re.compile(r"[^ \t\n]+")
 _BLANK = re.compile(r"[ \t\n]")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Field:
     """One word after expansion; `many` says that it may be any number of words."""
 
@@ -38,7 +38,7 @@ class Field:
         return None if self.many else known(self.text)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Part:
     """A piece of a word being expanded. Unquoted expansion results are split; `split_before` starts a new word."""
 
@@ -284,6 +284,8 @@ def _field_place(text: Text, node: Place) -> Place:
     """Where a word stands: at the written word it is part of, or where an expansion's text was written."""
     if not text:
         return node
+    if len(text) == 1:
+        return text[0].place
     inside = [piece.place.within(node) for piece in text]
     if all(inside):
         return cover(text, node)
