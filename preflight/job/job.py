@@ -145,6 +145,11 @@ class Job:
             index.setdefault((claim.quantity, claim.scope.launch), []).append((place, claim))
         return index
 
+    @functools.cached_property
+    def _in_force(self) -> dict[tuple[str, Scope], tuple[Claim, ...]]:
+        """What `setting` found so far: many rules ask for the same few quantities."""
+        return {}
+
     def about(self, quantity: str, scope: Scope | None = None) -> tuple[Claim, ...]:
         """Every claim about `quantity` that holds in `scope` (all of them without one), in file order."""
         if scope is None:
@@ -161,8 +166,13 @@ class Job:
 
         The strongest win, among them the narrowest; several are returned only where branches give several.
         """
-        found = self.about(quantity, scope)
-        return strongest([c for c in found if c.relation is Relation.SETS]) if found else ()
+        if quantity not in self._by_quantity:
+            return ()
+        found = self._in_force.get((quantity, scope))
+        if found is None:
+            competing = [claim for claim in self.about(quantity, scope) if claim.relation is Relation.SETS]
+            found = self._in_force[quantity, scope] = strongest(competing)
+        return found
 
     def requiring(self, quantity: str, scope: Scope = WHOLE_JOB) -> tuple[Claim, ...]:
         """The claims that need `quantity` to equal something: per source, the ones in force."""
