@@ -66,6 +66,10 @@ def input_unreadable(job: Job) -> Iterator[Verdict]:
         yield not_applicable(job.name, "the job has no files")
 
 
+#: What Python's parser says of indentation that no version of the language takes.
+_OF_EVERY_VERSION = ("unexpected indent", "expected an indented block")
+
+
 @rule(
     "FIL002",
     "input-malformed",
@@ -95,7 +99,8 @@ def input_malformed(job: Job) -> Iterator[Verdict]:
         DeepSpeed's own reader forgives a missing comma at the end of a line, comments and single quotes; that is an
         error only where Hugging Face's trainer reads the file. A template (Jinja, Helm, `${VAR}`) is filled in
         before use: it is unknown, not faulty. A shell or Python file that could be read only in part is unknown,
-        because preflight's own grammar may be the one that is behind. Windows line ends are only reported where a
+        because preflight's own grammar may be the one that is behind; a script that a launch starts gets a warning
+        where its indentation is wrong in every version of Python. Windows line ends are only reported where a
         launch line has one and no comment behind it; a checkout that git converted is reported as it lies there.
 
     Evidence:
@@ -127,6 +132,14 @@ def input_malformed(job: Job) -> Iterator[Verdict]:
 def _malformed(job: Job, note: Note) -> Verdict:
     kind = next((file.kind for file in job.files if file.path == note.span.path), "")
     roles = {reference.role for reference in job.references if reference.target == note.span.path}
+    if kind == "python" and "script" in roles and any(fault in note.message for fault in _OF_EVERY_VERSION):
+        return failed(
+            note.span.path,
+            f"{note.message}.",
+            at=note.span,
+            remedy=f"Correct the indentation in {note.span.path} at this place; Python stops there in every rank.",
+            severity=Severity.WARNING,
+        )
     if kind not in ("deepspeed", "hostfile"):
         return unknown(note.span.path, note.message, required=note.required, at=note)
     # What DeepSpeed's own reader (hjson) takes, json.load in Hugging Face's trainer does not.

@@ -1,0 +1,2 @@
+import torch.distributed as dist
+print 'hello'
