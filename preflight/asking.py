@@ -16,8 +16,8 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -53,7 +53,7 @@ def asked(source: Source, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_
 
 def asked_ahead(
     wanted: Sequence[tuple[Source, SourceFile]], tree: Tree, jobs: int
-) -> Iterator[tuple[Source, SourceFile, Reading]]:
+) -> list[tuple[Source, SourceFile, Reading]]:
     """Readings of the whole job and no role, made by at most `jobs` processes; for few files, or one job, none.
 
     A source that keeps readings of its own has `is_kept(file)`, without which a file is not read ahead, and
@@ -61,17 +61,21 @@ def asked_ahead(
     """
     # A copy of a process with threads may wait for ever for a lock that no thread of it holds.
     if jobs < 2 or len(wanted) < FEWEST_FILES or not sys.platform.startswith("linux") or threading.active_count() > 1:
-        return
+        return []
     chosen = [(source, file) for source, file in wanted if getattr(source, "is_kept", _always)(file)]
     count = min(jobs, len(chosen) // _FILES_EACH)
     if count < 2 or len(chosen) < FEWEST_FILES:
-        return
-    for index, raw, clean, said in _brought(chosen, tree, count):
-        source, file = chosen[index]
-        if all(_answer(tree, question) == answer for question, answer in said.items()):
-            if hasattr(source, "keep"):
-                source.keep(file, tree, raw)
-            yield source, file, clean
+        return []
+    taken: list[tuple[Source, SourceFile, Reading]] = []
+    # Closed at once, whatever interrupts this.
+    with closing(_brought(chosen, tree, count)) as brought:
+        for index, raw, clean, said in brought:
+            source, file = chosen[index]
+            if all(_answer(tree, question) == answer for question, answer in said.items()):
+                if hasattr(source, "keep"):
+                    source.keep(file, tree, raw)
+                taken.append((source, file, clean))
+    return taken
 
 
 def _always(file: SourceFile) -> bool:
@@ -105,7 +109,7 @@ class _Noting:
 
 def _brought(
     wanted: Sequence[tuple[Source, SourceFile]], tree: Tree, count: int
-) -> Iterator[tuple[int, Reading, Reading, _Asked]]:
+) -> Generator[tuple[int, Reading, Reading, _Asked], None, None]:
     """What `count` processes bring. However this ends, none of them is left."""
     # The longest first, dealt in turns, so that all have about as much to do.
     order = sorted(range(len(wanted)), key=lambda index: -wanted[index][1].size_bytes)
@@ -155,8 +159,12 @@ class _Worker:
             if len(self._rest) < end:
                 return
             # Our own process wrote it, into a pipe that nobody else has.
-            batch = pickle.loads(self._rest[_LENGTH.size : end])
+            content = bytes(self._rest[_LENGTH.size : end])
             del self._rest[:end]
+            try:
+                batch = pickle.loads(content)
+            except Exception:
+                continue  # Something of a plugin that cannot be handed over; it is read here.
             yield from batch
 
 
