@@ -38,7 +38,8 @@ def directive_not_read(job: Job) -> Iterator[Verdict]:
 
     What it checks:
         `#SBATCH` behind the first command of the script, `#SBATCH--nodes` without a blank, `#sbatch` in small
-        letters; as information `# SBATCH` with a blank, which may be how somebody switched it off.
+        letters; as information `# SBATCH` with a blank, which may be how somebody switched it off, unless it gives the
+        nodes that a launch counts on and nothing else does.
 
     Why it matters:
         sbatch stops reading at the first command and says nothing about the rest. The job runs with the defaults of
@@ -59,17 +60,26 @@ def directive_not_read(job: Job) -> Iterator[Verdict]:
     found = job.about("directive_unread")
     for claim in found:
         reasons = texts(claim.value)
+        blank = "".join(reasons).startswith("a blank")
         open_end = undecided(job.name, (claim,))
         yield open_end or failed(
             job.name,
             f"{quoted(claim)} is not read by sbatch: {reasons[0] if reasons else ''}.",
             at=claim,
             remedy="Move it to the directives at the top of the script, written `#SBATCH --option=value`.",
-            severity=Severity.INFO if reasons and reasons[0].startswith("a blank") else None,
+            severity=Severity.INFO if blank and not _missed(job, claim) else None,
         )
     if not found:
         headers = _header(job, "nodes") or _header(job, "time_limit") or _header(job, "gpus_per_node")
         yield passed(job.name) if headers else not_applicable(job.name, "no batch script of Slurm")
+
+
+def _missed(job: Job, claim: Claim) -> bool:
+    """Whether a line that is not read gives the nodes that a launch counts on, and none that is read does."""
+    found = re.search(r"SBATCH[ \t]+(?:--nodes[= ]|-N[ \t]*)(\d{1,6})[ \t]*$", claim.spelling)
+    if found is None or int(found[1]) < 2 or _header(job, "nodes"):
+        return False
+    return any(numbers(job_value(job.requiring("nodes", each.scope))) == (int(found[1]),) for each in job.launches)
 
 
 @rule(
