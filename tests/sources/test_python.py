@@ -659,3 +659,13 @@ def test_nothing_of_the_script_runs() -> None:
 )
 def test_recognition(path: str, text: str, expected: bool) -> None:
     assert PythonSource().recognises(_file(text, path)) is expected
+
+
+def test_a_file_that_was_looked_over_is_still_read_whole_where_it_is_started() -> None:
+    tree = MemoryTree({"go.py": "import sys\n\nprint(sys.argv)\nundefined(\n"})
+    file = tree.read("go.py")
+    assert isinstance(file, SourceFile)
+    source = PythonSource()
+    assert not source.read(file, tree).notes, "nothing in it is worth a parse where nothing starts it"
+    alone = PythonSource().read(file, tree, role="script")
+    assert source.read(file, tree, role="script") == alone

@@ -107,6 +107,9 @@ _OF_MODULES = frozenset(
     )
 )
 
+#: In the place of a role: the reading of a file that was parsed, from which each role takes its part.
+_WHOLE = "*"
+
 
 class PythonSource:
     """Reads one training script."""
@@ -147,7 +150,7 @@ class PythonSource:
     def keep(self, file: SourceFile, tree: Tree, reading: Reading) -> None:
         """Take what `read` said of a file that is kept, without a role, somewhere else."""
         self._turn_to(tree)
-        self._readings.setdefault((file.path, file.sha256, ""), reading)
+        self._readings.setdefault((file.path, file.sha256, _WHOLE), reading)
 
     def _turn_to(self, tree: Tree) -> None:
         if tree is not self._tree:
@@ -160,7 +163,8 @@ class PythonSource:
             found = imports.quick_references(file, tree, role, WHOLE_JOB)
             claims = () if role in imports.NEXT_ROLE else (_script(file),)
             return Reading(claims, references=tuple(found), suppressions=suppressions(file))
-        key = (file.path, file.sha256, "")
+        # Not the key of the role "": what that says of a file that is not worth a parse is no whole reading.
+        key = (file.path, file.sha256, _WHOLE)
         if key not in self._readings:
             self._readings[key] = self._whole(file, tree)
         return _in_role(self._readings[key], role)
