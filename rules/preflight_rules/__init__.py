@@ -258,6 +258,7 @@ PACK: tuple[str, ...] = (
     "preflight_rules.starting.hosts:hostfile_missing",
     "preflight_rules.starting.launch_contract:launcher_option_behind_program",
     "preflight_rules.starting.launch_contract:launcher_option_unknown",
+    "preflight_rules.starting.launch_contract:launcher_option_value_refused",
     "preflight_rules.starting.launch_contract:proxy_without_exceptions",
     "preflight_rules.starting.local_rank:local_rank_option_not_declared",
     "preflight_rules.starting.local_rank:local_rank_option_of_old_torch",

@@ -21,6 +21,7 @@ STARTING = (
     Quantity("passed_variables", tuple, "names of the variables that mpirun hands on to ranks on other hosts"),
     Quantity("controller", str, "how horovodrun coordinates: gloo, mpi, jsrun"),
     Quantity("oversubscribe", bool, "more processes than slots are allowed"),
+    Quantity("chosen_value", str, "value of a launcher's option that takes only some words"),
     Quantity("unknown_option", str, "an option that the launcher's parser does not know, as its bare name"),
     Quantity("cpus_per_task", int, "CPU cores of each task", "cores"),
     Quantity("memory_per_node_mib", int, "memory the scheduler grants on each node", "MiB"),

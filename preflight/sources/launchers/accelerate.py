@@ -16,7 +16,7 @@ from preflight.sources.base import LaunchLine, Reading, SourceFile, Tree
 from preflight.sources.launchers.options import Scanned, generated, scan, text_of, texts
 from preflight.sources.launchers.paths import paths_of, relative
 from preflight.sources.launchers.starting import started
-from preflight.sources.launchers.stating import Stating, as_text, state_unknown
+from preflight.sources.launchers.stating import Stating, as_text, state_choices, state_unknown
 from preflight.sources.structured import document_of
 from preflight.tables.accelerate_launch import ACCELERATE_LAUNCH
 
@@ -68,6 +68,7 @@ class AccelerateReader:
         _state_training(stating, scanned)
         if program.launch.launcher == self.name:
             state_unknown(stating, scanned)
+            state_choices(stating, scanned, ACCELERATE_LAUNCH)
         inner = Stating("deepspeed", line.scope, line.command.condition)
         inner.given("zero_stage", scanned.last("zero_stage"), as_int)
         inner.given("gradient_accumulation_steps", scanned.last("gradient_accumulation_steps"), as_int)

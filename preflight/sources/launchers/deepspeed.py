@@ -25,7 +25,7 @@ from preflight.sources.base import LaunchLine, Reading, SourceFile, Tree
 from preflight.sources.launchers.options import Given, Scanned, generated, scan, texts
 from preflight.sources.launchers.paths import paths_of, relative
 from preflight.sources.launchers.starting import started
-from preflight.sources.launchers.stating import Stating, as_text, state_unknown
+from preflight.sources.launchers.stating import Stating, as_text, state_choices, state_unknown
 from preflight.tables.deepspeed_runner import DEEPSPEED_RUNNER
 
 _DEFAULT_PORT = 29500
@@ -60,6 +60,7 @@ class DeepSpeedReader:
             python=scanned.last("no_python") is None,
         )
         state_unknown(stating, scanned)
+        state_choices(stating, scanned, DEEPSPEED_RUNNER)
         _state_counts(stating, scanned)
         stating.given("master_addr", scanned.last("master_addr"), as_text)
         port = scanned.last("master_port")

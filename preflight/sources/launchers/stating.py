@@ -25,6 +25,7 @@ from preflight.job import (
 )
 from preflight.sources.base import Variable
 from preflight.sources.launchers.options import Given, Scanned, glue, pieces_of, split_last
+from preflight.tables.row import Generated
 
 #: A range such as `2:4` with more members than this is left unresolved.
 _WIDEST_RANGE = 16
@@ -119,6 +120,14 @@ def state_unknown(stating: Stating, scanned: Scanned) -> None:
             continue
         if _OPTION.fullmatch(name):
             stating.say("unknown_option", Known(name), word.span, word.spelling)
+
+
+def state_choices(stating: Stating, scanned: Scanned, table: Generated) -> None:
+    """State the values of options that take only some words."""
+    limited = {row.dest for row in table.rows if row.choices}
+    for given in scanned.given:
+        if given.dest in limited:
+            stating.say("chosen_value", lift(str, given.value), given.span, given.spelling)
 
 
 @dataclass(frozen=True, slots=True)

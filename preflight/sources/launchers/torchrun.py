@@ -21,6 +21,7 @@ from preflight.sources.launchers.stating import (
     node_range,
     said,
     said_by,
+    state_choices,
     state_unknown,
 )
 from preflight.tables.torch_launch import TORCH_LAUNCH
@@ -68,6 +69,7 @@ class TorchrunReader:
         settings = _Settings(line, {given.dest: said(given) for given in scanned.given}, scanned.incomplete)
         if not launcher.startswith(("bagua", "oneflow")):
             state_unknown(stating, scanned)
+            state_choices(stating, scanned, TORCHRUN)
         _state_counts(stating, settings, line)
         _state_rendezvous(stating, settings)
         return Reading(

@@ -14,10 +14,10 @@ from preflight.tables.composer import COMPOSER
 from preflight.tables.deepspeed_runner import DEEPSPEED_RUNNER
 from preflight.tables.ray_job_submit import RAY_JOB_SUBMIT
 from preflight.tables.ray_start import RAY_START
-from preflight.tables.row import Generated
+from preflight.tables.row import Generated, Row
 from preflight.tables.torch_launch import TORCH_LAUNCH
 from preflight.tables.torchrun import TORCHRUN
-from preflight_rules.reading import job_value, quoted, texts, why_unresolved
+from preflight_rules.reading import job_value, quoted, texts, undecided, why_unresolved
 
 #: The launchers that stop at an option they do not know, each with its tables.
 _STRICT: dict[str, tuple[Generated, ...]] = {
@@ -128,6 +128,71 @@ def _meant(name: str, tables: tuple[Generated, ...]) -> str:
     long = [spelling for spelling in spellings if spelling.startswith("--") and not spelling.startswith(negated)]
     close = difflib.get_close_matches(name, long, n=1, cutoff=_ALIKE)
     return close[0] if close else ""
+
+
+@rule(
+    "LCH008",
+    "launcher-option-value-refused",
+    severity=Severity.ERROR,
+    profile="gate",
+    evidence=(
+        "https://huggingface.co/docs/accelerate/package_reference/cli",
+        "https://docs.pytorch.org/docs/stable/elastic/run.html",
+    ),
+)
+def launcher_option_value_refused(job: Job) -> Iterator[Verdict]:
+    """An option of a launcher is given a word that is none of those it takes.
+
+    What it checks:
+        Options of torchrun, deepspeed and accelerate that take one of a few words are given one of these.
+
+    Why it matters:
+        The launcher stops with "invalid choice" before any rank starts.
+
+    Example:
+        `accelerate launch --mixed_precision fp61 train.py`.
+
+    Fix:
+        Write one of the words that the finding lists.
+
+    Known limits:
+        Which words there are is read from the versions of the launchers that `preflight` knows; a newer one may take
+        more, so a word that is like none of them is a warning.
+
+    Evidence:
+        accelerate documentation (command line); torchrun documentation.
+    """
+    met = False
+    for launch in job.launches:
+        for claim in job.about("chosen_value", launch.scope):
+            rows = [row for table in _STRICT.get(launch.launcher, ()) if (row := _row(claim, table)) is not None]
+            if not rows:
+                continue
+            met = True
+            words, open_end = rows[0].choices, undecided(launch.id, (claim,), launch)
+            if open_end is not None:
+                yield open_end
+            elif any(text in words for text in texts(claim.value)):
+                yield passed(launch.id)
+            else:
+                yield _refused(launch, claim, words)
+    if not met:
+        yield not_applicable(job.name, "no option of a launcher that takes only some words is given")
+
+
+def _row(claim: Claim, table: Generated) -> Row | None:
+    return table.find(claim.spelling.replace("=", " ").split()[0])
+
+
+def _refused(launch: Launch, claim: Claim, words: tuple[str, ...]) -> Verdict:
+    close = difflib.get_close_matches(texts(claim.value)[0], words, n=1)
+    return failed(
+        launch.id,
+        f"{quoted(claim)} is none of what {launch.launcher} takes there: {', '.join(words)}.",
+        at=claim,
+        remedy=f"Write {close[0]}." if close else f"Write one of {', '.join(words)}.",
+        severity=None if close else Severity.WARNING,
+    )
 
 
 #: Options by which a launcher decides how much it starts: found behind the program, they went to the wrong one. Those

@@ -1,0 +1,2 @@
+#!/bin/bash
+accelerate launch --num_processes 2 --num_machines 1 --mixed_precision $PRECISION fit.py
