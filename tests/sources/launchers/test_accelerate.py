@@ -18,6 +18,7 @@ def test_options_in_every_spelling() -> None:
         "master_port": 29500,
         "rendezvous_backend": "static",
         "mixed_precision": "bf16",
+        "chosen_value": "bf16",
         "script": "train.py",
     }
     assert only(reading, "nodes").relation is Relation.REQUIRES
