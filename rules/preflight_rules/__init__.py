@@ -15,6 +15,8 @@ PACK: tuple[str, ...] = (
     "preflight_rules.cluster.kubernetes_cost:gpus_beside_cpu_backend",
     "preflight_rules.cluster.kubernetes_cost:gpus_on_pod_that_trains_nothing",
     "preflight_rules.cluster.kubernetes_cost:ray_announces_more_gpus_than_pod",
+    "preflight_rules.cluster.kubernetes_counts:gpus_differ_between_roles",
+    "preflight_rules.cluster.kubernetes_counts:several_masters",
     "preflight_rules.cluster.kubernetes_gang:gang_larger_than_job",
     "preflight_rules.cluster.kubernetes_gang:gang_waits_for_ordered_start",
     "preflight_rules.cluster.kubernetes_gang:pods_not_gang_scheduled",

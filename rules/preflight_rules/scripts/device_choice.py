@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from preflight.job import Claim, Job, Plain, Unresolved
 from preflight.job.value import Scalar
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight.outcome import Severity
+from preflight.outcome import Severity, Status
 from preflight_rules.reading import certainly_several, numbers, quoted, ranks_started, why_unresolved
 from preflight_rules.scripts.script_reading import launches_of, nodes_of, started_files, stated
 
@@ -158,6 +158,7 @@ def gpu_chosen_by_global_rank(job: Job) -> Iterator[Verdict]:
         torchrun documentation (RANK and LOCAL_RANK); pytorch/examples#885 (the same error).
     """
     met = False
+    said: set[str] = set()
     for subject, chosen in stated(job, "device_of_global_rank"):
         launches = list(launches_of(job, chosen))
         met = True
@@ -165,7 +166,12 @@ def gpu_chosen_by_global_rank(job: Job) -> Iterator[Verdict]:
             yield unknown(subject, f"nothing says on how many nodes {quoted(chosen)} runs", at=chosen)
             continue
         verdicts = [_on(job, chosen, launch.id) for launch in launches]
-        yield next((verdict for verdict in verdicts if verdict is not None), passed(subject))
+        verdict = next((verdict for verdict in verdicts if verdict is not None), passed(subject))
+        if verdict.status is Status.FAIL and chosen.span.path in said:
+            # The rank that chooses the GPU is handed on (to the model, to DDP): one mistake, said once a script.
+            continue
+        said.update([chosen.span.path] if verdict.status is Status.FAIL else [])
+        yield verdict
     if not met:
         yield not_applicable(job.name, "no GPU is chosen by the global rank")
 
