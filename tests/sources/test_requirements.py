@@ -56,7 +56,7 @@ def test_packages_of_conda(text: str, expected: Package | None) -> None:
 
 def test_a_requirement_file() -> None:
     text = (
-        "# for training\n-r base.txt\n--extra-index-url https://download.pytorch.org/whl/cu118\n\n"
+        "# for training\n-r base.txt\n--extra-index-url https://wheels.example/whl/cu118\n\n"
         "  torch==2.1.0 # gpu\nray; python_version < '3.9'\npaddlepaddle==3.1.1\n"
     )
     assert said("requirements-train.txt", text) == [
