@@ -3,9 +3,11 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+# So many processes share the tests. More want more memory and cores: each may run a virtual cluster.
+WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench schema tables clean
+.PHONY: help demo test lint format bench schema tables wheels clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -15,17 +17,25 @@ $(VENV)/.installed: pyproject.toml constraints.txt tests/cluster/packages.txt
 	bash tests/cluster/install.sh
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,smoke]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,smoke,ray,kubernetes]'
+	touch $@
+
+# The releases of Paddle that the reference trainer runs with, each apart: they want other versions of numpy and protobuf.
+$(VENV)/paddle/3.3.1/.installed: WITH = paddlepaddle==3.3.1
+$(VENV)/paddle/2.6.2/.installed: WITH = paddlepaddle==2.6.2 'numpy<2' 'protobuf<5' setuptools
+$(VENV)/paddle/%/.installed: $(VENV)/.installed
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check $(WITH)
 	touch $@
 
 demo: $(VENV)/.installed ## an embedded cluster, a good job checked to `go`, a broken one to `no-go`
 	$(BIN)/python examples/demo.py
 
-test: $(VENV)/.installed ## linters, types and all tests
+test: $(VENV)/.installed $(VENV)/paddle/3.3.1/.installed $(VENV)/paddle/2.6.2/.installed ## linters, types and all tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
 lint: $(VENV)/.installed ## ruff and mypy alone
 	$(BIN)/ruff check .
@@ -44,6 +54,10 @@ schema: $(VENV)/.installed ## write the committed JSON Schemas anew
 	$(BIN)/preflight schema recording > docs/recording.schema.json
 	$(BIN)/preflight schema config > docs/config.schema.json
 	$(BIN)/preflight schema site-rules > docs/site-rules.schema.json
+	$(BIN)/preflight schema diagnosis > docs/diagnosis.schema.json
+
+wheels: $(VENV)/.installed ## write the table of what wheels were built for anew (asks the package index)
+	$(BIN)/python -m tools.wheels
 
 tables: $(VENV)/.installed ## generate the tables of launcher options anew (fetches the pinned distributions)
 	$(BIN)/python -m tools.tables

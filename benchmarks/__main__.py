@@ -6,9 +6,9 @@ import importlib
 import sys
 
 #: Quick, and without a framework.
-USUAL = ("startup", "lint", "scripts", "corpus", "peers")
-#: These import torch and start ranks; `gpu_smoke` needs a GPU.
-BY_NAME = ("smoke_step", "gpu_smoke")
+USUAL = ("startup", "lint", "scripts", "corpus", "peers", "link_rounds")
+#: These import torch and start ranks, or need virtual nodes and minutes; `gpu_smoke` needs a GPU.
+BY_NAME = ("smoke", "smoke_step", "gpu_smoke", "node_facts", "judging", "parameter_server")
 
 
 def main(arguments: list[str]) -> int:

@@ -1,7 +1,6 @@
 """NCCL ranks of the smoke run on one GPU: phases, times, oracle. Needs an NVIDIA GPU, torch with NCCL, nothing else.
 
-Several ranks share the GPU: from NCCL 2.30 on by `NCCL_MULTI_RANK_GPU_ENABLE=1`, before by another `NCCL_HOSTID`
-for each rank, which makes NCCL treat them as nodes of their own and talk over sockets. Times are no bandwidth
+Several ranks share the GPU, as `reference_trainer/sharing.py` lets them. Times are no bandwidth
 measurements then. Run: python benchmarks/gpu_smoke.py [1,2,4] [steps]
 """
 
@@ -69,23 +68,10 @@ def versions() -> tuple[int, ...]:
     return tuple(int(part) for part in nccl)
 
 
-def sharing(rank: int, world_size: int, nccl: tuple[int, ...]) -> dict[str, str]:
-    """The environment that lets several ranks share one GPU."""
-    if world_size == 1:
-        return {}
-    common = {
-        "NCCL_SOCKET_IFNAME": "lo",
-        "NCCL_NVLS_ENABLE": "0",
-        "NCCL_MAX_CTAS": "2",
-        "NCCL_IB_DISABLE": "1",
-    }
-    if nccl >= (2, 30):
-        return {**common, "NCCL_MULTI_RANK_GPU_ENABLE": "1"}
-    return {**common, "NCCL_HOSTID": f"preflight-{rank}"}
-
-
 def run_world(world_size: int, steps: int, nccl: tuple[int, ...]) -> bool:
     """Start the ranks, wait at most LIMIT_S, print a table; whether every rank was exact."""
+    from reference_trainer.sharing import environment
+
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -109,7 +95,7 @@ def run_world(world_size: int, steps: int, nccl: tuple[int, ...]) -> bool:
             [sys.executable, str(Path(__file__).resolve()), "--rank", json.dumps(params)],
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, **sharing(rank, world_size, nccl)},
+            env={**os.environ, **environment(rank, world_size, nccl)},
             start_new_session=True,
         )
         running.append(child)
@@ -124,7 +110,7 @@ def run_world(world_size: int, steps: int, nccl: tuple[int, ...]) -> bool:
             except subprocess.TimeoutExpired:
                 os.killpg(child.pid, signal.SIGKILL)
                 child.wait()
-    mode = ",".join(f"{k}={v}" for k, v in sharing(0, world_size, nccl).items() if "RANK" in k or "HOSTID" in k)
+    mode = ",".join(f"{k}={v}" for k, v in environment(0, world_size, nccl).items() if "RANK" in k or "HOSTID" in k)
     print(f"\n{world_size} ranks {mode}: {time.monotonic() - began:.1f} s")
     exact = [show_rank(rank, words) for rank, words in enumerate(heard)]
     return all(exact)
@@ -157,6 +143,13 @@ def show_rank(rank: int, words: list[dict[str, Any]]) -> bool:
         f"digests {len(set(report['digests']))} of {len(report['digests'])} ranks; "
         f"to one process {report['difference_to_one_process']} {report['teardown']}".rstrip()
     )
+    sweep, nccl = report["sweep"], report["transport"]["nccl"]
+    speeds = ", ".join(
+        f"{t['operation']} {t['bytes_per_s'] / 1e9:.2f} GB/s" for t in sweep["timed"] if t["message_bytes"] > 1 << 19
+    )
+    via = ", ".join(f"{kind} x{number}" for kind, number in nccl["via"].items())
+    print(f"    {report['trainer']}; {speeds or sweep['skipped']}")
+    print(f"    NCCL's network {nccl['network'] or '-'}; {via or 'no channels'}")
     for mismatch in report["mismatches"][:4]:
         print(f"    WRONG {mismatch}")
     first_to_last = report["losses"][-1] < report["losses"][0]

@@ -9,16 +9,20 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from preflight import __version__, catalog, report
+from preflight.engine import SMOKE
 from preflight.errors import UsageError
-from preflight.recording import Configuration, Recording, load, save
+from preflight.recording import Configuration, Recording, Wish
 from preflight.report import Report, report_on
+from preflight.saved import load, save
+from preflight.wish import has_servers, job_of
 
 if TYPE_CHECKING:
     from preflight.cache import Cache
     from preflight.config_file import Choices, Chosen
+    from preflight.diagnosis.model import Diagnosis, Pointer
     from preflight.fix import Plan
     from preflight.job import Job
     from preflight.judgement import Check, Rule
@@ -71,8 +75,9 @@ def _lint(
     key = ""
     if cache is not None:
         from preflight import remembering
+        from preflight.cache import is_apart
 
-        if remembering.is_apart(cache.folder, top):
+        if is_apart(cache.folder, top):
             asked = (__version__, _plugins(), _broken("lint"), wanted, created[:10], str(top.resolve()))
             modules = {type(item).__module__ for item in catalog.sources()}
             modules |= {rule.judge.__module__ for rule in catalog.rules()}
@@ -88,10 +93,13 @@ def _lint(
 
 
 @contextmanager
-def _collecting_seldom() -> Iterator[None]:
-    """While jobs are put together nearly everything that is made stays, and looking through it costs a fifth."""
+def _collecting_seldom(after: int = 50_000) -> Iterator[None]:
+    """Look for garbage after so many allocations, or never: nearly everything that is made stays, or is in no ring.
+
+    While jobs are put together looking costs a fifth.
+    """
     before = gc.get_threshold()
-    gc.set_threshold(max(before[0], 50_000) if before[0] else 0, *before[1:])
+    gc.set_threshold(max(before[0], after) if before[0] and after else 0, *before[1:])
     try:
         yield
     finally:
@@ -124,26 +132,84 @@ def check(
     Raises:
         UsageError: the paths hold no job, the nodes cannot be told, or `configuration` names an unknown check.
     """
+    wanted = _configured(configuration, (*rules_for(configuration), *checks_for(configuration)))
+    jobs = jobs_in(paths, root=root, exclude=wanted.exclude)
+    return _record(
+        "check", jobs, options, wanted, Wish(), progress, _apart_from_repositories(_chosen(paths, root, None)[0])
+    )
+
+
+def smoke(
+    paths: Sequence[str | Path],
+    options: CheckOptions,
+    *,
+    wish: Wish | None = None,
+    root: str | Path | None = None,
+    configuration: Configuration | None = None,
+    progress: Progress | None = None,
+) -> tuple[Recording, Report]:
+    """Train a few steps on the nodes of the job in `paths`, and judge by that alone.
+
+    The files are read, for how many run where and in which mode, and not judged; the nodes are asked only what the run
+    itself needs. Without `paths` the run is over the nodes that `options` name: a collective, or the servers and
+    workers that `wish` counts.
+
+    Raises:
+        UsageError: the paths hold no job, the nodes cannot be told, the wish does not fit the job, or `configuration`
+            names an unknown check.
+    """
+    asked = wish or Wish()
+    wanted = _configured(configuration, [check for check in checks_for(configuration) if check.when == SMOKE])
+    if paths:
+        if asked.servers or asked.workers:
+            raise UsageError("--servers and --workers are for a run without a job; the job's own files count them")
+        jobs = jobs_in(paths, root=root, exclude=wanted.exclude)
+    else:
+        jobs = (_without_files(asked, options),)
+    given = asked.about_servers
+    if given and jobs and not any(has_servers(job) for job in jobs):
+        what = f"{', '.join(given)}: about parameter servers, and nothing says that the job has any"
+        raise UsageError(what if paths else f"{what}; --servers N --workers M starts some")
+    return _record(
+        SMOKE, jobs, options, wanted, asked, progress, _apart_from_repositories(_chosen(paths, root, None)[0])
+    )
+
+
+def _without_files(wish: Wish, options: CheckOptions) -> Job:
+    if bool(wish.servers) != bool(wish.workers):
+        raise UsageError("--servers and --workers go together")
+    if not options.python:
+        raise UsageError("without a job nothing names the interpreter that ranks run with; pass --python PATH")
+    return job_of(wish)
+
+
+def _record(
+    verb: str,
+    jobs: tuple[Job, ...],
+    options: CheckOptions,
+    wanted: Configuration,
+    wish: Wish,
+    progress: Progress | None,
+    cache: Cache | None,
+) -> tuple[Recording, Report]:
     from preflight.run import record
 
-    wanted = _configured(configuration, (*rules_for(configuration), *catalog.checks()))
-    jobs = jobs_in(paths, root=root, exclude=wanted.exclude)
-    recording = record(
-        Recording(
-            jobs=jobs,
-            created=_now(),
-            tool_version=__version__,
-            configuration=wanted,
-            verb="check",
-        ),
-        options,
-        rules_for(wanted),
-        catalog.checks(),
-        progress=progress,
-    )
+    base = Recording(jobs=jobs, created=_now(), tool_version=__version__, configuration=wanted, verb=verb, wish=wish)
+    recording = record(base, options, rules_for(wanted), checks_for(wanted), progress=progress, cache=cache)
     # What is judged is what a saved recording will hold, to the letter, so that `judge` cannot differ from `check`.
-    recording = load(save(recording))
+    recording = load(save(recording), to_judge=True)
     return recording, judge(recording)
+
+
+def _apart_from_repositories(root: Path) -> Cache | None:
+    """The cache, where no tree can have brought it along: what is kept there for nodes is run on them."""
+    from preflight.cache import is_apart
+
+    cache = default_cache()
+    if cache is None or not is_apart(cache.folder, root):
+        return None
+    place = cache.folder.resolve()
+    return None if any(os.path.lexists(folder / ".git") for folder in (place, *place.parents)) else cache
 
 
 def judge(recording: Recording | str | Path) -> Report:
@@ -152,15 +218,54 @@ def judge(recording: Recording | str | Path) -> Report:
     Raises:
         UsageError: the file cannot be read or is no recording.
     """
+    # Of ten thousand nodes, collecting would take three quarters of the time, and find nothing.
+    with _collecting_seldom(0):
+        return _judge(recording)
+
+
+def _judge(recording: Recording | str | Path) -> Report:
+    """The report alone outlives this: what it was made from is let go of before anybody looks for garbage in it."""
     if not isinstance(recording, Recording):
         recording = _load(Path(recording))
+    rules = rules_for(recording.configuration) if recording.verb != SMOKE else ()
+    checks = checks_for(recording.configuration) if recording.verb != "lint" else ()
+    if recording.verb == SMOKE:
+        # Of such a run the files were read, and nodes asked, only as far as the run itself needs it.
+        checks = tuple(check for check in checks if check.when == "smoke")
     return report_on(
         recording,
-        rules_for(recording.configuration),
-        catalog.checks() if recording.verb != "lint" else (),
+        rules,
+        checks,
         plugins=_plugins(),
         broken=_broken(recording.verb),
     )
+
+
+def diagnose(
+    logs: Sequence[str | Path], *, symptoms: Sequence[str | Path] = (), given: IO[bytes] | None = None
+) -> Diagnosis:
+    """What the logs of a run say of its first failure: whom it befell, why, and which rule or check tells before.
+
+    Args:
+        logs: files and folders; `-` stands for the stream `given`.
+        symptoms: tables of symptoms beside those that come with rules and checks, and before them.
+
+    Raises:
+        UsageError: a path does not exist, or a table cannot be used.
+    """
+    from preflight.diagnosis.diagnose import diagnose as read
+    from preflight.diagnosis.table import known
+
+    table = known([Path(path) for path in symptoms])
+    return read(logs, table, _pointers, version=__version__, given=given)
+
+
+def _pointers() -> dict[str, Pointer]:
+    """Every rule and check, as a diagnosis points at it."""
+    from preflight.diagnosis.model import Pointer
+
+    rules = {rule.meta.id: Pointer(rule.meta.id, rule.meta.name, "lint") for rule in catalog.rules()}
+    return rules | {one.meta.id: Pointer(one.meta.id, one.meta.name, one.when) for one in catalog.checks()}
 
 
 def rules_for(configuration: Configuration | None) -> tuple[Rule, ...]:
@@ -169,8 +274,18 @@ def rules_for(configuration: Configuration | None) -> tuple[Rule, ...]:
     if configuration is not None and configuration.site_rules:
         from preflight.declared import rules_of
 
-        declared = rules_of(configuration)
+        declared = rules_of(configuration.site_rules)
     return tuple(sorted((*catalog.rules(), *declared), key=lambda item: item.meta.id))
+
+
+def checks_for(configuration: Configuration | None) -> tuple[Check, ...]:
+    """Every check that is installed, and those that a configuration declares."""
+    declared: tuple[Check, ...] = ()
+    if configuration is not None and configuration.site_checks:
+        from preflight.declared_checks import checks_of
+
+        declared = checks_of(configuration.site_checks)
+    return tuple(sorted((*catalog.checks(), *declared), key=lambda item: item.meta.id))
 
 
 def crashed(error: BaseException, *, verb: str) -> Report:
@@ -274,7 +389,7 @@ def _load(path: Path) -> Recording:
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
     try:
-        return load(data)
+        return load(data, to_judge=True)
     except ValueError as error:
         if b'"exit_code"' in data and b'"coverage"' in data:
             raise UsageError(
@@ -292,9 +407,9 @@ def _configured(configuration: Configuration | None, items: Sequence[Rule | Chec
     unknown = catalog.unknown_names(wanted.select, items)
     if wanted.file and len(unknown) < len(wanted.select):
         # A file that all verbs share may select what belongs to another one.
-        unknown = catalog.unknown_names(unknown, (*items, *catalog.rules(), *catalog.checks()))
+        unknown = catalog.unknown_names(unknown, (*items, *catalog.rules(), *checks_for(wanted)))
     if ignored := catalog.unknown_names(wanted.ignore, items):
-        unknown |= catalog.unknown_names(ignored, (*items, *catalog.rules(), *catalog.checks()))
+        unknown |= catalog.unknown_names(ignored, (*items, *catalog.rules(), *checks_for(wanted)))
     for name, near in unknown.items():
         hint = f"; the nearest: {', '.join(near)}" if near else ""
         raise UsageError(f"there is no rule or check {name!r} here to select or ignore{hint}")

@@ -6,16 +6,37 @@ sources, so they can be compared and cached.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import hashlib
 import importlib.util
 import json
+import marshal
+import sys
 import zlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import CodeType
+from typing import TYPE_CHECKING
+
+from preflight.node.bootstrap import filename
+
+if TYPE_CHECKING:
+    from preflight.cache import Cache
 
 #: Packages that are shipped whole, each with its modules but without sub-packages' data files.
 SHIPPED = ("preflight.node", "preflight_checks.probes", "reference_trainer")
+#: Of those, the one that only the smoke run needs: four tenths of all.
+TRAINER = "reference_trainer"
+#: Of those, packages whose modules import nothing but the standard library and each other (a test holds them to it): an
+#: agent imports them itself before it forks, so that not every child has to.
+READY = ("preflight_checks.probes",)
+#: Single modules of our own: what is seen on a node passes it before it leaves.
+OWN = ("preflight.redact",)
 #: Single modules of installed distributions: the bindings to NVIDIA's management library are one file.
 SINGLE = ("pynvml",)
+#: What the loader runs first.
+BOOTSTRAP = "preflight.node.bootstrap"
 #: Sources of a megabyte are no probes; something is in the wrong place.
 LARGEST_BYTES = 8 * 1024 * 1024
 
@@ -25,28 +46,105 @@ class BundleError(Exception):
 
 
 @functools.cache
-def node_bundle(extra: tuple[str, ...] = ()) -> bytes:
-    """The bundle of everything shipped, and of `extra` packages (a plugin's probes), compressed.
+def node_bundle(extra: tuple[tuple[str, str], ...] = (), *, trainer: bool = True, cache: Cache | None = None) -> bytes:
+    """The bundle of everything shipped, and of `extra` modules with their sources (a plugin's probes), compressed.
 
-    A zlib stream of JSON: `modules` maps names to sources, `packages` lists those that hold others. Parents of
-    shipped packages are empty on the node, because the real ones need what only the head has.
+    Parents of shipped packages are empty on the node, because the real ones need what only the head has.
+
+    Args:
+        trainer: whether the reference trainer comes along.
+        cache: where the bundle of the same sources is kept. To make one takes a tenth of a second and more.
 
     Raises:
-        BundleError: a package in `extra`, or our own agent, is not there, or the sources exceed LARGEST_BYTES.
+        BundleError: our own agent is not there, or the sources exceed LARGEST_BYTES.
+    """
+    modules, packages = sources_of([name for name in SHIPPED if trainer or name != TRAINER])
+    if SHIPPED[0] not in modules:
+        raise BundleError(f"the package {SHIPPED[0]} to be shipped to nodes was not found")
+    for name in OWN:
+        parent, _, last = name.rpartition(".")
+        folder = _folder(parent)
+        if folder is None:
+            raise BundleError(f"the module {name} to be shipped to nodes was not found")
+        modules[name] = (folder / f"{last}.py").read_text(encoding="utf-8")
+    singles = {}
+    for name in SINGLE:
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.origin is not None and spec.origin.endswith(".py"):
+            singles[name] = Path(spec.origin).read_text(encoding="utf-8")
+    for name, source in extra:
+        modules[name] = source
+        _add_parents(name, modules, packages)
+    size = sum(len(source) for source in (*modules.values(), *singles.values()))
+    if size > LARGEST_BYTES:
+        raise BundleError(f"the sources for nodes are {size} bytes; at most {LARGEST_BYTES} are shipped")
+    key = _key(modules, packages, singles) if cache is not None else ""
+    bundle = cache.get(key) if cache is not None else None
+    if bundle is None:
+        bundle = packed(modules, packages, ready=READY, singles=singles)
+        if cache is not None:
+            cache.put(key, bundle)
+    return bundle
+
+
+def _key(modules: Mapping[str, str], packages: Collection[str], singles: Mapping[str, str]) -> str:
+    """What the bytes of a bundle depend on: every source, this module, and the Python that compiles them."""
+    depends = [sys.version, zlib.ZLIB_RUNTIME_VERSION, READY, sorted(packages), modules, singles]
+    said = json.dumps([Path(__file__).read_text(encoding="utf-8"), *depends], sort_keys=True)
+    return hashlib.sha256(said.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def packed(
+    modules: Mapping[str, str],
+    packages: Collection[str],
+    *,
+    ready: Sequence[str] = (),
+    singles: Mapping[str, str] | None = None,
+) -> bytes:
+    """A bundle as the loader takes it apart: a length, so many bytes of JSON, and an appendix of compressed parts.
+
+    `modules` are names, of which `packages` hold others, and those below `ready` may be imported by an agent before it
+    forks. `packed` says from where to where in the appendix the sources lie: together under no name, and apart those of
+    `singles`, which are rarely wanted, and of the bootstrap. To compile what it imports costs a node as much as to
+    start, so there is `compiled` code for those whose Python has the `magic` number of this one.
+    """
+    appendix = bytearray()
+
+    def kept(data: bytes) -> list[int]:
+        began = len(appendix)
+        # A quarter of the time of the best compression, for a hundredth more bytes.
+        appendix.extend(zlib.compress(data, 6))
+        return [began, len(appendix)]
+
+    alone = {**(singles or {}), BOOTSTRAP: modules[BOOTSTRAP]}
+    document = {
+        "modules": sorted(modules),
+        "packages": sorted(packages),
+        "ready": list(ready),
+        "packed": {
+            "": kept(json.dumps(modules, sort_keys=True).encode()),
+            **{name: kept(source.encode()) for name, source in sorted(alone.items())},
+        },
+        "magic": importlib.util.MAGIC_NUMBER.hex(),
+        "compiled": {name: kept(marshal.dumps(code, 2)) for name, code in _compiled(modules, packages)},
+    }
+    head = json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+    return len(head).to_bytes(4, "big") + head + bytes(appendix)
+
+
+def sources_of(shipped: Sequence[str]) -> tuple[dict[str, str], set[str]]:
+    """The source of every module of these packages by its name, and which of them are packages.
+
+    Parents of a package are empty. A package that is not installed is left out.
     """
     modules: dict[str, str] = {}
     packages: set[str] = set()
-    for name in (*SHIPPED, *extra):
+    for name in shipped:
         folder = _folder(name)
         if folder is None:
-            if name in extra or name == SHIPPED[0]:
-                raise BundleError(f"the package {name} to be shipped to nodes was not found")
             continue
         parts = name.split(".")
-        for depth in range(1, len(parts)):
-            parent = ".".join(parts[:depth])
-            modules.setdefault(parent, "")
-            packages.add(parent)
+        _add_parents(name, modules, packages)
         for path in sorted(folder.rglob("*.py")):
             inner = path.relative_to(folder).with_suffix("").parts
             is_package = inner[-1] == "__init__"
@@ -56,15 +154,22 @@ def node_bundle(extra: tuple[str, ...] = ()) -> bytes:
                 packages.add(module)
         modules.setdefault(name, "")
         packages.add(name)
-    for name in SINGLE:
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.origin is not None and spec.origin.endswith(".py"):
-            modules[name] = Path(spec.origin).read_text(encoding="utf-8")
-    size = sum(len(source) for source in modules.values())
-    if size > LARGEST_BYTES:
-        raise BundleError(f"the sources for nodes are {size} bytes; at most {LARGEST_BYTES} are shipped")
-    document = {"modules": modules, "packages": sorted(packages)}
-    return zlib.compress(json.dumps(document, sort_keys=True, separators=(",", ":")).encode(), 9)
+    return modules, packages
+
+
+def _compiled(modules: Mapping[str, str], packages: Collection[str]) -> Iterator[tuple[str, CodeType]]:
+    """What this Python makes of the modules, under the names that they have on nodes."""
+    for name, source in sorted(modules.items()):
+        with contextlib.suppress(SyntaxError, ValueError):  # A plugin's; whoever imports it will say so.
+            yield name, compile(source, filename(name, name in packages), "exec", dont_inherit=True)
+
+
+def _add_parents(name: str, modules: dict[str, str], packages: set[str]) -> None:
+    parts = name.split(".")
+    for depth in range(1, len(parts)):
+        parent = ".".join(parts[:depth])
+        modules.setdefault(parent, "")
+        packages.add(parent)
 
 
 def _folder(package: str) -> Path | None:

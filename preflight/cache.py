@@ -32,6 +32,12 @@ def default_folder(environment: Mapping[str, str] = os.environ) -> Path | None:
         return None
 
 
+def is_apart(folder: Path, root: Path) -> bool:
+    """Whether the cache lies outside the tree: one that a repository brings along is not to be believed."""
+    held, place = root.resolve(), folder.resolve()
+    return place != held and held not in place.parents
+
+
 class Cache:
     """Entries by key (a SHA-256 in hex). Nothing here raises: what cannot be read or written is not there."""
 

@@ -2,7 +2,8 @@
 
 The built-in packs come the same way as a stranger's, so the plugin path runs every time. A pack is a tuple of
 `module:attribute` strings: naming them costs nothing, and one that cannot be loaded is reported and left out
-instead of taking the rest with it. Only installed distributions are looked at, never the tree being judged.
+instead of taking the rest with it. Only installed distributions are looked at, and files of checks that the user
+names (`take`); never the tree being judged.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher, get_close_matches
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any
 
 from preflight.judgement import Check, Rule
@@ -44,6 +46,37 @@ class Loaded:
     plugins: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _OwnFile:
+    """A file of rules and checks that the user named; `label` changes with its content."""
+
+    path: Path
+    label: str
+    items: tuple[Rule | Check, ...]
+    areas: tuple[tuple[str, str], ...]
+
+
+_own_files: tuple[_OwnFile, ...] = ()
+
+
+def take(paths: Iterable[Path]) -> None:
+    """Let the rules and checks of these Python files take part, and of no others that were taken before.
+
+    Each file is run as a module of its own, with all that the user may do; none is ever taken because a tree names it.
+
+    Raises:
+        UsageError: a file cannot be read or run, or holds no rule and no check.
+    """
+    global _own_files
+    chosen = tuple(dict.fromkeys(path.absolute() for path in paths))
+    if chosen or _own_files:
+        from preflight.own_file import forget, read
+
+        forget()
+        _own_files = tuple(_OwnFile(path, *read(path)) for path in chosen)
+        load.cache_clear()
+
+
 @functools.cache
 def load(group: str) -> Loaded:
     """Load every pack of an entry-point group, built-in packs first, then by distribution name."""
@@ -70,6 +103,16 @@ def load(group: str) -> Loaded:
                 broken.append(Broken(group, plugin, str(entry), _why(error)))
             else:
                 items.append(item)
+    for own in _own_files if group in (RULES, CHECKS) else ():
+        plugins.append(own.label)
+        for made in own.items:
+            if isinstance(made, Rule if group == RULES else Check):
+                try:
+                    _refuse_stranger(group, made, items)
+                except ValueError as error:
+                    broken.append(Broken(group, own.label, made.meta.id, _why(error)))
+                else:
+                    items.append(made)
     return Loaded(tuple(items), tuple(broken), tuple(plugins))
 
 
@@ -95,6 +138,26 @@ def areas() -> dict[str, str]:
         said = getattr(sys.modules.get(point.module), "AREAS", None)
         for area, title in said.items() if isinstance(said, dict) else ():
             found.setdefault(str(area), str(title))
+    for own in _own_files:
+        for area, title in own.areas:
+            found.setdefault(area, title)
+    return found
+
+
+def symptom_tables() -> dict[str, tuple[str, ...]]:
+    """The tables of symptoms that packs of rules and checks bring along: their package, and paths below its folder.
+
+    A pack names them in `SYMPTOMS` beside `PACK`.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for point in (*_points(RULES), *_points(CHECKS)):
+        try:
+            said = getattr(importlib.import_module(point.module), "SYMPTOMS", ())
+        except (Exception, SystemExit):
+            # What is wrong with a pack is told where its rules and checks are wanted.
+            continue
+        if isinstance(said, tuple) and said:
+            found[point.module.partition(".")[0]] = tuple(map(str, said))
     return found
 
 

@@ -5,24 +5,32 @@ Nothing heavier than click is imported before a verb runs, so that `--help` stay
 
 from __future__ import annotations
 
+import atexit
 import functools
+import os
 import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from preflight import __version__, options
+from preflight import __version__, cli_live, options
 from preflight.cli_baseline import baseline
+from preflight.cli_deliver import deliver_report
+from preflight.cli_diagnose import diagnose
+from preflight.cli_manifest import manifest
+from preflight.cli_smoke import smoke
 
 if TYPE_CHECKING:
+    from preflight.configuration import Configuration
+    from preflight.progress import Progress
+    from preflight.recording import Recording
     from preflight.report import Report
+    from preflight.run import CheckOptions
 
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
@@ -57,19 +65,19 @@ def cli() -> None:
     preflight lint  train.sbatch           read the job's files; no cluster needed
     preflight check train.sbatch --hosts node[1-4]
                                            lint, then look at the nodes, between them, and train a few steps
+    preflight smoke train.sbatch --hosts node[1-4]
+                                           only the short training run
     preflight judge recording.json         the same verdict again from a saved recording
+    preflight diagnose logs/               after a failure: which rank was first, and why
 
     Exit codes: 0 go, 1 no-go, 2 usage, 3 incomplete, 4 nothing to do, 5 a bug in preflight.
     """
 
 
-def _deadline(name: str, default: float, help: str, *, least: float = 0.5, most: float = 600) -> Callable[[F], F]:
-    """An option for how many seconds something may take."""
-    kind = click.FloatRange(least, most)
-    return click.option(name, type=kind, default=default, show_default=True, metavar="S", help=help)
-
-
 cli.add_command(baseline)
+cli.add_command(diagnose)
+cli.add_command(manifest)
+cli.add_command(smoke)
 
 
 @cli.command()
@@ -118,30 +126,18 @@ def lint(paths: tuple[Path, ...], root: Path | None, **chosen: Any) -> int:
         raise click.UsageError(
             "--unsafe-fixes goes with --fix, which edits files, or --diff, which shows what it would"
         )
-    return _deliver("lint", chosen, make, output=found.output)
+    return deliver_report("lint", chosen, make, output=found.output)
 
 
 @cli.command()
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--hosts", metavar="HOSTS", help="The job's nodes in rank order: node[1-4] or a,b,c.")
+@cli_live.REACHING
 @click.option(
-    "--hostfile",
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="Take the nodes from here.",
-)
-@click.option(
-    "--on",
-    "executor",
-    metavar="EXECUTOR",
-    help="How nodes are reached: ssh (default with hosts) or local (processes on this machine).",
-)
-@click.option("--trust-job", is_flag=True, help="Use hosts, interpreter and environment that the job's files name.")
-@click.option("--python", metavar="PATH", help="Interpreter on the nodes that the ranks run with.")
-@click.option("--directory", metavar="DIR", help="Working directory of the ranks on the nodes.")
-@click.option(
-    "--prelude",
-    is_flag=True,
-    help="Run the job's set-up lines (module load ...) on the nodes; needs --trust-job.",
+    "--allow",
+    multiple=True,
+    type=click.Choice(["write", "metadata"]),
+    help="write: try whether the folders the job writes to take a small file; metadata: ask the cloud's own service on "
+    "each node whether it will be taken away. Repeatable.",
 )
 @click.option(
     "--until",
@@ -151,16 +147,11 @@ def lint(paths: tuple[Path, ...], root: Path | None, **chosen: Any) -> int:
     help="Last stage: facts of nodes, links between them, or the short training run.",
 )
 @click.option("--keep-going", is_flag=True, help="Run the smoke stage even after errors that will surely stop it.")
-@click.option("--save", type=click.Path(path_type=Path, dir_okay=False), help="Keep the recording here, for judge.")
-@click.option(
-    "--steps",
-    type=click.IntRange(1, 100_000),
-    help="Training steps of the smoke run.",
-)
-@_deadline("--open-deadline", 8.0, "For reaching a node.")
-@_deadline("--node-deadline", 10.0, "For the facts of a node.")
-@_deadline("--link-deadline", 10.0, "For one round of links.")
-@_deadline("--smoke-deadline", 60.0, "For the smoke run.", least=1, most=3600)
+@cli_live.SAVE
+@cli_live.STEPS
+@cli_live.BEFORE
+@cli_live.LINKS
+@cli_live.SMOKE
 @options.ROOT
 @options.JUDGING
 def check(paths: tuple[Path, ...], root: Path | None, save: Path | None, **chosen: Any) -> int:
@@ -169,27 +160,11 @@ def check(paths: tuple[Path, ...], root: Path | None, save: Path | None, **chose
     PATHS are the job's files, as for lint. Nothing is installed on the nodes and nothing of preflight stays there.
     """
     from preflight import api
-    from preflight.run import CheckOptions
 
-    _possible(chosen, save)
-    names = CheckOptions.field_names()
-    wanted = CheckOptions(**{name: chosen[name] for name in names if chosen.get(name) is not None})
-    configured = api.configure(options.choices(chosen), paths, root=root)
+    def carry(wanted: CheckOptions, configuration: Configuration, progress: Progress) -> tuple[Recording, Report]:
+        return api.check(paths, wanted, root=root, configuration=configuration, progress=progress)
 
-    def report() -> Report:
-        from preflight.deliver import write
-        from preflight.recording import save as dump
-        from preflight.reporters.live import live_progress
-
-        with live_progress(sys.stderr) as progress:
-            recording, found = api.check(
-                paths, wanted, root=root, configuration=configured.configuration, progress=progress
-            )
-        if save is not None:
-            write(save, dump(recording))
-        return found
-
-    return _deliver("check", chosen, report, output=configured.output)
+    return cli_live.run_live("check", carry, paths, root, save, chosen)
 
 
 @cli.command()
@@ -204,16 +179,16 @@ def judge(recording: Path, allow_incomplete: bool, **chosen: Any) -> int:
         found = api.judge(recording)
         return replace(found, exit_code=0) if allow_incomplete and found.exit_code == 3 else found
 
-    return _deliver("judge", chosen, report)
+    return deliver_report("judge", chosen, report)
 
 
 @cli.command()
 @click.argument("name", metavar="ID")
-@options.SITE_RULES
+@options.OWN
 def explain(name: str, site_rules: tuple[Path, ...]) -> int:
     """Print what a rule or check looks for, why it matters and how to fix it.
 
-    ID may also be its name, or an area (RDV), which lists what the area holds.
+    ID may also be its name, an area (RDV), which lists what the area holds, or a symptom that diagnose names.
     """
     from preflight.explain import explanation
 
@@ -226,7 +201,7 @@ def explain(name: str, site_rules: tuple[Path, ...]) -> int:
 @click.option(
     "--to", "folder", type=click.Path(path_type=Path, file_okay=False), help="With markdown: write pages here."
 )
-@options.SITE_RULES
+@options.OWN
 def rules(output: str, folder: Path | None, site_rules: tuple[Path, ...]) -> int:
     """List every rule and check."""
     from preflight.explain import everything, listing
@@ -253,18 +228,22 @@ def quantities() -> int:
 
 
 @cli.command()
-@click.argument("document", type=click.Choice(["report", "recording", "config", "site-rules"]), default="report")
+@click.argument(
+    "document", type=click.Choice(["report", "recording", "config", "site-rules", "diagnosis"]), default="report"
+)
 def schema(document: str) -> int:
-    """Print the JSON Schema of the report, of a recording, of a configuration file, or of site rules."""
+    """Print the JSON Schema of the report, of a recording, a configuration file, site rules, or a diagnosis."""
     import json
 
-    from preflight import recording, report, settings, site_rules
+    from preflight import report, saved, settings, site_file
+    from preflight.diagnosis import model
 
     makers: dict[str, Callable[[], dict[str, Any]]] = {
         "report": report.schema,
-        "recording": recording.schema,
+        "recording": saved.schema,
         "config": settings.schema,
-        "site-rules": site_rules.schema,
+        "site-rules": site_file.schema,
+        "diagnosis": model.schema,
     }
     found = makers[document]()
     _print(json.dumps(found, indent=2, sort_keys=True) + "\n")
@@ -294,47 +273,6 @@ def _with_stdin(paths: tuple[Path, ...], chosen: dict[str, Any]) -> tuple[tuple[
     return tuple(name if path == Path("-") else path for path in paths), {name: content}
 
 
-def _possible(chosen: dict[str, Any], save: Path | None) -> None:
-    """Refuse before a run of minutes what would only fail behind it.
-
-    Raises:
-        UsageError: options that contradict each other, or a file that cannot be where it shall be.
-    """
-    from preflight.errors import UsageError
-
-    if chosen["prelude"] and not chosen["trust_job"]:
-        raise UsageError("--prelude runs set-up lines of the job's files on the nodes; it needs --trust-job too")
-    if save is not None and not save.parent.is_dir():
-        raise UsageError(f"--save {save}: there is no folder {save.parent}")
-
-
-def _deliver(verb: str, chosen: dict[str, Any], make: Callable[[], Report], *, output: str = "") -> int:
-    """Make the report and write it in every format asked for, else as `output`; the exit code is the report's own.
-
-    After a bug in preflight there is a report too, which says so: whoever waits for the file finds one.
-    """
-    from preflight import deliver
-    from preflight.errors import UsageError
-
-    outputs = deliver.outputs(chosen["outputs"] or ((output,) if output else ()))
-    shown = {"color": chosen["color"], "verbosity": -1 if chosen["quiet"] else chosen["verbose"]}
-
-    def hand_out(report: Report) -> int:
-        deliver.deliver(report, outputs, statistics=chosen["statistics"], **shown)
-        return report.exit_code
-
-    try:
-        report = make()
-    except (UsageError, click.ClickException):
-        raise
-    except Exception as error:
-        from preflight import api
-
-        hand_out(api.crashed(error, verb=verb))
-        raise
-    return hand_out(report)
-
-
 def _print(text: str) -> None:
     """Say something on standard output, with whatever a hostile file put into it made harmless."""
     from preflight.deliver import print_bytes
@@ -351,8 +289,20 @@ def _complain(text: str) -> None:
 
 
 def main() -> None:
-    """The `preflight` command: every way out of it has one of the documented exit codes."""
-    sys.exit(run(sys.argv[1:]))
+    """The `preflight` command: every way out of it has one of the documented exit codes.
+
+    It ends without taking apart what it holds in memory, which takes the interpreter a tenth of a second after a check
+    and which the kernel does at once. What is to be done at the end of a process is done.
+    """
+    code = run(sys.argv[1:])
+    try:
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except (OSError, ValueError, AttributeError):
+        # Whoever reads went away, or there is no such stream; the interpreter says what it thinks of that.
+        sys.exit(code)
+    os._exit(code)
 
 
 def run(arguments: list[str]) -> int:

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from preflight.config_file import NAMES, Chosen, relative, rules_declared, too_sure, unknown
-from preflight.configuration import Configuration, FileIgnores, SeverityChoice, SiteRule, Waiver
+from preflight.config_file import NAMES, Chosen, declared_by, relative, too_sure, unknown
+from preflight.configuration import Configuration, FileIgnores, SeverityChoice, Site, Waiver
 from preflight.errors import UsageError
 from preflight.ignoring import problem as pattern_problem
 from preflight.ignoring import relocated
@@ -27,7 +27,7 @@ _LARGEST_BYTES = 256 * 1024
 _MOST_PROBLEMS = 10
 
 
-def named(file: Path, root: Path, declared: tuple[SiteRule, ...]) -> Document:
+def named(file: Path, root: Path, declared: Site) -> Document:
     """The configuration in a file that the user named.
 
     Raises:
@@ -45,7 +45,7 @@ def named(file: Path, root: Path, declared: tuple[SiteRule, ...]) -> Document:
     return document
 
 
-def found(file: Path, root: Path, top: Path, declared: tuple[SiteRule, ...]) -> Document | None:
+def found(file: Path, root: Path, top: Path, declared: Site) -> Document | None:
     """The configuration in a file of the tree below `top`; None where it has nothing to say about preflight.
 
     Raises:
@@ -60,9 +60,7 @@ def found(file: Path, root: Path, top: Path, declared: tuple[SiteRule, ...]) -> 
     return None
 
 
-def _document(
-    text: str, file: Path, root: Path, declared: tuple[SiteRule, ...], *, trusted: bool = False
-) -> Document | None:
+def _document(text: str, file: Path, root: Path, declared: Site, *, trusted: bool = False) -> Document | None:
     table: KeyPath = ("tool", "preflight") if file.name == "pyproject.toml" else ()
     if table and "preflight" not in text:
         return None
@@ -82,9 +80,9 @@ def _document(
     if isinstance(settings, list):
         problems, settings = settings, Settings()
     if trusted and settings.site_rules:
-        from preflight import site_rules
+        from preflight import site_file
 
-        declared = site_rules.load([file.parent / said for said in settings.site_rules], taken=declared)
+        declared = site_file.load([file.parent / said for said in settings.site_rules], taken=declared)
     document = Document(file, shown, root, settings, places, table, trusted, declared)
     problems.extend(document.problems())
     if problems:
@@ -103,7 +101,7 @@ class Document:
     places: Places
     table: KeyPath
     trusted: bool
-    site_rules: tuple[SiteRule, ...]
+    site: Site
 
     def sentence(self, problems: Iterable[Problem]) -> str:
         """Every problem with its place, in the order of the file."""
@@ -150,7 +148,7 @@ class Document:
         for pattern, names in settings.per_file_ignores.items():
             named.extend((("per-file-ignores", pattern, n), name) for n, name in enumerate(names))
         waived = [(("waive", n, "rule"), waive.rule) for n, waive in enumerate(settings.waive)]
-        missing = unknown((name for _, name in (*named, *waived)), rules_declared(self.site_rules))
+        missing = unknown((name for _, name in (*named, *waived)), declared_by(self.site))
         for path, name in (*named, *waived):
             if name in missing:
                 yield Problem(path, f"there is no rule or check {name!r}{missing[name]}")
@@ -175,7 +173,8 @@ class Document:
                 for pattern in self._from_root([said])
             ),
             waivers=tuple(filter(None, map(self._waiver, range(len(settings.waive))))),
-            site_rules=self.site_rules,
+            site_rules=self.site.rules,
+            site_checks=self.site.checks,
             file=self.shown,
         )
         return Chosen(configuration, settings.output or "")

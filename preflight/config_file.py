@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from preflight import catalog
-from preflight.configuration import Configuration, SeverityChoice, SiteRule
+from preflight.configuration import Configuration, SeverityChoice, Site
 from preflight.errors import UsageError
 from preflight.judgement import Check, Rule
 from preflight.outcome import Confidence
@@ -65,11 +65,15 @@ def choose(choices: Choices, root: Path, start: Path, top: Path, *, read_baselin
     Raises:
         UsageError: the file cannot be used, with every problem at its place; or the command line names what is not.
     """
-    declared = _site_rules(choices.site_rules)
+    declared = _site(choices.site_rules)
     document = _document(choices, root, start, top, declared) if choices.use_file else None
-    chosen = document.chosen() if document is not None else Chosen(Configuration(site_rules=declared))
+    chosen = (
+        document.chosen()
+        if document is not None
+        else Chosen(Configuration(site_rules=declared.rules, site_checks=declared.checks))
+    )
     configuration = _with_choices(chosen.configuration, choices)
-    own = rules_declared(configuration.site_rules)
+    own = declared_by(configuration.site)
     for name in (*choices.ignore, *(choice.name for choice in choices.severities)):
         for missing, hint in unknown([name], own).items():
             raise UsageError(f"there is no rule or check {missing!r}{hint}")
@@ -106,7 +110,7 @@ def _with_choices(of_file: Configuration, choices: Choices) -> Configuration:
     )
 
 
-def _document(choices: Choices, root: Path, start: Path, top: Path, declared: tuple[SiteRule, ...]) -> Document | None:
+def _document(choices: Choices, root: Path, start: Path, top: Path, declared: Site) -> Document | None:
     """The configuration file that was named, or the nearest one in the folder `start` or above it, not above `top`."""
     if choices.file is not None:
         from preflight.config_document import named
@@ -129,21 +133,26 @@ def _document(choices: Choices, root: Path, start: Path, top: Path, declared: tu
         folder = folder.parent
 
 
-def _site_rules(files: Sequence[Path]) -> tuple[SiteRule, ...]:
+def _site(files: Sequence[Path]) -> Site:
     if not files:
-        return ()
-    from preflight.site_rules import load
+        return Site()
+    from preflight.site_file import load
 
     return load(files)
 
 
-def rules_declared(site_rules: tuple[SiteRule, ...]) -> tuple[Rule, ...]:
-    """The rules that these become."""
-    if not site_rules:
-        return ()
-    from preflight.declared import rules_of
+def declared_by(site: Site) -> tuple[Rule | Check, ...]:
+    """The rules and checks that a site's declarations become."""
+    found: list[Rule | Check] = []
+    if site.rules:
+        from preflight.declared import rules_of
 
-    return rules_of(Configuration(site_rules=site_rules))
+        found.extend(rules_of(site.rules))
+    if site.checks:
+        from preflight.declared_checks import checks_of
+
+        found.extend(checks_of(site.checks))
+    return tuple(found)
 
 
 def relative(file: Path, root: Path) -> str:
@@ -152,7 +161,7 @@ def relative(file: Path, root: Path) -> str:
     return str(file) if way.count("../") > 4 else way
 
 
-def unknown(names: Iterable[str], own: Sequence[Rule] = ()) -> dict[str, str]:
+def unknown(names: Iterable[str], own: Sequence[Rule | Check] = ()) -> dict[str, str]:
     """Those of `names` that are no rule, check or area, with a hint. Checks are loaded only where need be."""
     known = catalog.names_of((*catalog.rules(), *own))
     left = [name for name in dict.fromkeys(names) if name.upper() not in known and name.lower() not in known]

@@ -89,6 +89,58 @@ class SiteRule:
 
 
 @dataclass(frozen=True, slots=True)
+class SiteCheck:
+    """A check that a site wrote down without code: a command on each node, and what it has to say.
+
+    Args:
+        command: argument list; no shell reads it.
+        deadline_s: seconds it may take.
+        context: run it in the job context, as ranks run, instead of beside the agent.
+        first_node: run it on the node of rank 0 alone.
+        good, warning, unknown: exit codes; any other is a fault as severe as the check.
+        output: regular expression of which standard output must hold a match; empty = any.
+        agree: standard output is the same on all nodes.
+        values: tests of values in the JSON document on standard output; `name` is the way there, as `disks.0.free`.
+        absent: what it means that there is no such command: `unknown`, `fault` or `pass`.
+        required: without an answer the verdict is incomplete.
+    """
+
+    id: str
+    name: str
+    severity: str
+    message: str
+    remedy: str
+    evidence: str
+    command: tuple[str, ...]
+    deadline_s: float = 5.0
+    context: bool = False
+    first_node: bool = False
+    good: tuple[int, ...] = (0,)
+    warning: tuple[int, ...] = ()
+    unknown: tuple[int, ...] = ()
+    output: str = ""
+    agree: bool = False
+    values: tuple[Condition, ...] = ()
+    absent: str = "unknown"
+    required: bool = True
+    file: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What a site declared, in one file or several."""
+
+    rules: tuple[SiteRule, ...] = ()
+    checks: tuple[SiteCheck, ...] = ()
+
+    @property
+    def words(self) -> set[str]:
+        """The ids and names in use."""
+        rules = {word for rule in self.rules for word in (rule.id, rule.name)}
+        return rules | {word for check in self.checks for word in (check.id, check.name)}
+
+
+@dataclass(frozen=True, slots=True)
 class Configuration:
     """What the user chose that a verdict depends on.
 
@@ -116,7 +168,13 @@ class Configuration:
     baseline: tuple[Accepted, ...] = ()
     baseline_file: str = ""
     site_rules: tuple[SiteRule, ...] = ()
+    site_checks: tuple[SiteCheck, ...] = ()
     file: str = ""
+
+    @property
+    def site(self) -> Site:
+        """What the site declared."""
+        return Site(self.site_rules, self.site_checks)
 
     def __post_init__(self) -> None:
         severities = tuple(severity.value for severity in Severity)

@@ -1,8 +1,8 @@
-"""Who is to blame when the ranks of a smoke run do not all come to the end.
+"""Who is to blame when the members of a smoke run do not all come to the end.
 
-In a collective job one bad rank makes all others wait or die, and each of those complains about itself. This module
+One bad rank, server or worker makes all others wait or die, and each of those complains about itself. This module
 looks at what all of them said and names the one that everybody else waits for. It is pure: the supervisor calls it
-while the ranks run, to stop waiting early, and the judge calls it on the recording; both get the same answer.
+while they run, to stop waiting early, and the judge calls it on the recording; both get the same answer.
 """
 
 from __future__ import annotations
@@ -13,16 +13,18 @@ from preflight.blame import (
     LIMITS,
     Culprit,
     Limits,
-    Member,
     Views,
     blame,
     by_time,
     doing,
+    names_text,
     nodes_text,
-    ranks_text,
+    title,
 )
+from preflight.joining import apart
 from preflight.meeting import all_inside, cannot_reach, endpoint_taken, unresolved
-from preflight.ranks import RankView, views
+from preflight.ranks import RANK, Member, RankView, views
+from preflight.reaching import unreached
 from preflight.recording import EventRecord, FactRecord
 from reference_trainer import phases
 
@@ -46,27 +48,27 @@ def culprit(
     began_s: float = 0.0,
     limits: Limits = LIMITS,
 ) -> Culprit | None:
-    """Name the rank to blame as of `now_s`; None when all is well or it cannot be told yet.
+    """Name who is to blame as of `now_s`; None when all is well or it cannot be told yet.
 
     Args:
-        members: every expected rank.
-        events: what ranks and agents said; later ones than `now_s` are not looked at.
+        members: everybody who is expected.
+        events: what they and their agents said; later ones than `now_s` are not looked at.
         records: results and failures so far; those finished after `now_s` are not looked at.
-        now_s, began_s: seconds since the run began; `began_s` is when the ranks were started.
+        now_s, began_s: seconds since the run began; `began_s` is when they were started.
     """
     found = views(
-        {m.rank: (m.node, m.key) for m in members},
+        members,
         [event for event in events if event.at_s <= now_s],
         [record for record in records if record.finished_s <= now_s],
         began_s=began_s,
     )
-    for look in (_disagreeing, endpoint_taken, unresolved, _first_dead, _stopped, _silent):
+    for look in (apart, _disagreeing, endpoint_taken, unresolved, _first_dead, _stopped, _silent):
         named = look(found, now_s, limits)
         if named is not None:
             return named
     if _settling(found, now_s, limits):
         return None
-    for look in (_only_consequences, _never_started, cannot_reach, _frozen):
+    for look in (_only_consequences, _never_started, cannot_reach, unreached, _frozen):
         named = look(found, now_s, limits)
         if named is not None:
             return named
@@ -75,10 +77,13 @@ def culprit(
 
 def _disagreeing(found: Views, now_s: float, limits: Limits) -> Culprit | None:
     for view in by_time(found, lambda v: v.problem_at("mismatch")):
-        problem = view.problem("mismatch")
-        assert problem is not None
+        problem, at_s = view.problem("mismatch"), view.problem_at("mismatch")
+        assert problem is not None and at_s is not None
+        if view.role != RANK and now_s - at_s < limits.agree_s:
+            # Whoever says it need not be the one who is wrong; what everybody says of himself tells.
+            continue
         text = f"does not belong to the others: {problem.get('error', '')}"
-        return blame(found, view, "mismatch", view.problem_at("mismatch") or 0.0, text)
+        return blame(found, view, "mismatch", at_s, text)
     return None
 
 
@@ -167,12 +172,12 @@ def _never_started(found: Views, now_s: float, limits: Limits) -> Culprit | None
         return None
     view = min(late, key=lambda v: v.rank)
     seen = "its interpreter was started, but" if view.launched else "nothing was heard of it:"
-    text = f"never started: {seen} no rank reported within {limits.join_s:g} s"
+    text = f"never started: {seen} no {view.role} reported within {limits.join_s:g} s"
     return blame(found, view, "missing", view.began_at, text, also=[v.rank for v in late if v is not view])
 
 
 def _frozen(found: Views, now_s: float, limits: Limits) -> Culprit | None:
-    """Follow who waits for whom to a rank that waits for nobody and does not move."""
+    """Follow who waits for whom to a member that waits for nobody and does not move."""
     running = {v.rank: v for v in found.values() if v.alive and v.started and not v.done}
     over = [v for v in running.values() if now_s - v.changed_at > _patience(v, found, limits)]
     ends = [v for v in over if not _awaited(v, found)]
@@ -181,18 +186,25 @@ def _frozen(found: Views, now_s: float, limits: Limits) -> Culprit | None:
     view = min(ends, key=lambda v: (v.entered, phases.position(v.phase), v.changed_at, v.rank))
     frozen_s = now_s - view.changed_at
     state = ", its process uninterruptible (state D: disk or driver)" if view.state == "D" else ""
+    lost = [found[number] for number in view.waiting_for if number in found and found[number].idle]
+    if lost and not view.inside:
+        text = (
+            f"has waited for {names_text(lost)} for {frozen_s:.1f} s during {doing(view)}{state}, and "
+            f"{title(lost[0])} has received nothing that it could answer: look at the path between them"
+        )
+        return blame(found, view, "stuck", view.changed_at, text, also=[v.rank for v in lost])
     if not view.inside:
         text = f"has not moved for {frozen_s:.1f} s during {doing(view)}{state}"
         waiters = [v for v in running.values() if v.inside > view.entered]
         if waiters:
-            text += f"; it did not enter collective {view.entered + 1}, in which {ranks_text(waiters)} wait"
+            text += f"; it did not enter collective {view.entered + 1}, in which {names_text(waiters)} wait"
         return blame(found, view, "stuck", view.changed_at, text)
     if any(v.left >= view.inside for v in found.values() if v is not view):
         text = f"is still in collective {view.inside} ({view.what}) after {frozen_s:.1f} s, which others left{state}"
         also = [v for v in running.values() if v is not view and v.inside == view.inside]
         if also:
             verb = "is" if len(also) == 1 else "are"
-            text += f"; so {verb} {ranks_text(also)} on {nodes_text(also)}: look at the path between them"
+            text += f"; so {verb} {names_text(also)} on {nodes_text(also)}: look at the path between them"
         return blame(found, view, "stuck", view.changed_at, text, also=[v.rank for v in also])
     return all_inside(found, view, frozen_s)
 
@@ -203,17 +215,20 @@ def _deadlock(found: Views, over: Sequence[RankView], running: Views, now_s: flo
     if any(v.alive and not v.started for v in found.values()):
         return None
     first = min(over, key=lambda v: (v.entered, v.changed_at, v.rank))
-    names = ", ".join(map(str, _awaited(first, found)))
+    names = ", ".join(title(found[rank]) if found[rank].role != RANK else str(rank) for rank in _awaited(first, found))
     text = f"waits for {names} during {doing(first)}, and those wait too: nobody can be named with certainty"
     return blame(found, first, "stuck", first.changed_at, text)
 
 
 def _awaited(view: RankView, found: Views) -> tuple[int, ...]:
-    """The ranks without which `view` cannot go on."""
+    """The members without which `view` cannot go on; one that has nothing to do is not waited for in truth."""
     if view.inside:
         return tuple(v.rank for v in found.values() if v is not view and v.entered < view.inside and not v.done)
-    waiting = tuple(rank for rank in view.waiting_for if rank in found and not found[rank].done)
-    if waiting == (0,) and found[0].listening_at:
+    waiting = tuple(
+        rank for rank in view.waiting_for if rank in found and not found[rank].done and not found[rank].idle
+    )
+    met = phases.position(view.phase) >= phases.position(phases.RENDEZVOUS)
+    if view.role == RANK and waiting == (0,) and found[0].listening_at and not met:
         # The endpoint is open: what does not answer is the way to it, not rank 0.
         return ()
     return waiting

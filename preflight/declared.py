@@ -7,10 +7,10 @@ only, are never a fault. A fault needs every alternative to break the rule.
 from __future__ import annotations
 
 import functools
-import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from preflight.configuration import Condition, Configuration, SiteRule, Test
+from preflight.comparing import answer, plain, spoken
+from preflight.configuration import Condition, SiteRule
 from preflight.job import (
     WHOLE_JOB,
     Claim,
@@ -28,14 +28,12 @@ from preflight.job import (
 from preflight.judgement import Rule, Verdict, failed, not_applicable, passed, rule, unknown
 from preflight.outcome import Severity
 
-#: A text longer than this is not matched: regular expressions may take very long for it.
-_LONGEST_MATCHED = 2000
 _LONGEST_SHOWN = 80
 
 
-def rules_of(configuration: Configuration) -> tuple[Rule, ...]:
+def rules_of(site_rules: Iterable[SiteRule]) -> tuple[Rule, ...]:
     """The rules that the site declared, as they take part in a run."""
-    return tuple(_made(item) for item in configuration.site_rules)
+    return tuple(_made(item) for item in site_rules)
 
 
 def _made(item: SiteRule) -> Rule:
@@ -67,11 +65,7 @@ def _doc(item: SiteRule) -> str:
 
 def _spoken(condition: Condition) -> str:
     """`nodes: at most 16`."""
-    said = []
-    for test in condition.tests:
-        values = ", ".join(_plain(value) for value in test.values)
-        said.append(test.kind.replace("-", " ") + ("" if test.kind in ("required", "forbidden") else f" {values}"))
-    return f"{condition.name}: {' and '.join(said)}"
+    return f"{condition.name}: {spoken(condition.tests)}"
 
 
 def _judged(item: SiteRule, job: Job) -> Iterator[Verdict]:
@@ -146,7 +140,7 @@ def _holds(condition: Condition, job: Job, scope: Scope, launch: Launch | None) 
         return seen.said == ("required" in kinds)
     if not seen.said:
         return False
-    answers = [_answer(condition, value) for value in alternatives(seen.value)]
+    answers = [answer(condition.tests, value) for value in alternatives(seen.value)]
     if not answers or None in answers or len(set(answers)) > 1:
         return None
     return answers[0]
@@ -169,9 +163,9 @@ def _verdict(item: SiteRule, job: Job, subject: str, scope: Scope, launch: Launc
         return fault(f"{_shown(seen)} is not to be set here. {item.message}", at=seen.at, also=seen.claims[1:])
     if isinstance(seen.value, Unresolved):
         return unknown(subject, f"{condition.name} is left open: {seen.value.why}", at=seen.at)
-    answers = [_answer(condition, value) for value in alternatives(seen.value)]
+    answers = [answer(condition.tests, value) for value in alternatives(seen.value)]
     if all(answer is False for answer in answers):
-        expected = _spoken(condition).partition(": ")[2]
+        expected = spoken(condition.tests)
         said = f"{_shown(seen)}; expected of {condition.name}: {expected}. {item.message}"
         return fault(said, at=seen.at, also=seen.claims[1:])
     if any(answer is None for answer in answers):
@@ -179,67 +173,9 @@ def _verdict(item: SiteRule, job: Job, subject: str, scope: Scope, launch: Launc
     return passed(subject)
 
 
-def _answer(condition: Condition, value: Plain) -> bool | None:
-    """Whether one alternative passes all tests; None where one of them cannot be made of it."""
-    answers = [_passes(test, value) for test in condition.tests]
-    return False if False in answers else None if None in answers else True
-
-
-def _passes(test: Test, value: Plain) -> bool | None:
-    items = value if isinstance(value, tuple) else (value,)
-    if test.kind == "includes":
-        return all(any(_same(wanted, item) for item in items) for wanted in test.values)
-    answers = [_passes_one(test, item) for item in items]
-    return False if False in answers else None if None in answers else True
-
-
-def _passes_one(test: Test, item: Plain) -> bool | None:
-    if test.kind in ("equals", "one-of"):
-        return any(_same(wanted, item) for wanted in test.values)
-    if test.kind == "none-of":
-        return not any(_same(wanted, item) for wanted in test.values)
-    if test.kind == "matches":
-        text = _plain(item)
-        return None if len(text) > _LONGEST_MATCHED else re.fullmatch(str(test.values[0]), text) is not None
-    number, limit = _number(item), _number(test.values[0])
-    if number is None or limit is None:
-        return None
-    return number <= limit if test.kind == "at-most" else number >= limit
-
-
-def _same(wanted: Plain, item: Plain) -> bool:
-    """Equal as people mean it: the text "8" of a variable is the number 8, and "true" is true."""
-    if isinstance(wanted, bool) or isinstance(item, bool):
-        return _plain(wanted).lower() == _plain(item).lower()
-    numbers = _number(wanted), _number(item)
-    if None not in numbers and not (isinstance(wanted, str) and isinstance(item, str)):
-        return numbers[0] == numbers[1]
-    return _plain(wanted) == _plain(item)
-
-
-def _number(value: Plain) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        return None
-    try:
-        return float(value)
-    except (ValueError, OverflowError):
-        return None
-
-
-def _plain(value: Plain) -> str:
-    """A value as it is written in files."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    if isinstance(value, tuple):
-        return ",".join(_plain(item) for item in value)
-    return "" if value is None else str(value)
-
-
 def _shown(seen: _Seen) -> str:
     """What the user wrote, with what it comes to behind it where that does not show."""
-    values = " or ".join(_plain(value) for value in alternatives(seen.value))
+    values = " or ".join(plain(value) for value in alternatives(seen.value))
     if not seen.claims:
         return f"`{_short(values)}`"
     spelling = _short(" ".join(seen.claims[0].spelling.split()))

@@ -37,9 +37,36 @@ def outputs(wanted: Sequence[str]) -> tuple[Output, ...]:
         UsageError: an unknown format, two formats for standard output, or a folder that is not there.
     """
     found = tuple(_parsed(one) for one in wanted or ("text",))
-    if sum(output.path is None for output in found) > 1:
-        raise UsageError("only one format can go to standard output; give the others a file: --output json:report.json")
+    _refuse_two([output.path for output in found])
     return found
+
+
+def targets(wanted: Sequence[str], formats: Sequence[str]) -> tuple[tuple[str, Path | None], ...]:
+    """The same for what is no report: each `FORMAT[:FILE]` as one of these formats, and a file or standard output.
+
+    Raises:
+        UsageError: as `outputs`.
+    """
+    found: list[tuple[str, Path | None]] = []
+    for one in wanted:
+        name, path = _taken_apart(one)
+        if name not in formats:
+            raise UsageError(f"--output {one}: there is no {name!r}; known are {', '.join(formats)}")
+        found.append((name, path))
+    _refuse_two([path for _, path in found])
+    return tuple(found)
+
+
+def style_of(path: Path | None, color: bool | None, verbosity: int) -> Style:
+    """How text looks that goes to a file, or to standard output."""
+    if path is None:
+        return _terminal_style(color, verbosity, False)
+    return Style(width=_PLAIN_WIDTH, color=bool(color), verbosity=verbosity)
+
+
+def _refuse_two(paths: Sequence[Path | None]) -> None:
+    if sum(path is None for path in paths) > 1:
+        raise UsageError("only one format can go to standard output; give the others a file: --output json:report.json")
 
 
 def deliver(
@@ -82,18 +109,23 @@ def print_bytes(data: bytes) -> None:
 
 
 def _parsed(wanted: str) -> Output:
-    name, separator, path = wanted.partition(":")
-    if separator and not path:
-        raise UsageError(f"--output {wanted}: a file name is expected behind the colon")
+    name, path = _taken_apart(wanted)
     try:
         reporter = catalog.named(catalog.REPORTERS, name)
     except KeyError as error:
         raise UsageError(f"--output {wanted}: {error.args[0]}") from None
+    return Output(reporter, path)
+
+
+def _taken_apart(wanted: str) -> tuple[str, Path | None]:
+    name, separator, path = wanted.partition(":")
+    if separator and not path:
+        raise UsageError(f"--output {wanted}: a file name is expected behind the colon")
     if path and not Path(path).parent.is_dir():
         raise UsageError(f"--output {wanted}: there is no folder {Path(path).parent}")
     if path and Path(path).is_dir():
         raise UsageError(f"--output {wanted}: {path} is a folder; a file name is expected")
-    return Output(reporter, Path(path) if path else None)
+    return name, Path(path) if path else None
 
 
 def _terminal_style(color: bool | None, verbosity: int, statistics: bool) -> Style:

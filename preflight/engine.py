@@ -14,9 +14,12 @@ from dataclasses import replace
 from preflight.configuration import Configuration, fits, severity_chosen
 from preflight.job import Job
 from preflight.judgement import STAGES, Check, Meta, Rule, Verdict
+from preflight.once import forget
 from preflight.outcome import PROFILES, Confidence, Evidence, Finding, Outcome, Severity, Status
 from preflight.recording import Facts, Fleet, Recording
 
+#: The verb of a run that only trains. What it asks nodes before is not judged; without the training it told nothing.
+SMOKE = "smoke"
 #: A finding that many jobs share names so many places; the first is where the fault is.
 _MOST_PLACES = 8
 
@@ -46,6 +49,8 @@ def outcomes_of(recording: Recording, rules: Sequence[Rule], checks: Sequence[Ch
                 found.extend(_isolated(rule.meta, job, functools.partial(rule.judge, job), chosen=chosen))
     if recording.verb != "lint":
         found.extend(_outcomes_of_checks(recording, checks))
+        for job in jobs:
+            forget(job)
     # What is said of a file that several jobs share is said once.
     return tuple(dict.fromkeys(sorted(found, key=lambda outcome: outcome.id)))
 
@@ -55,7 +60,7 @@ def _in_order(jobs: Sequence[Job]) -> list[Job]:
 
 
 def _outcomes_of_checks(recording: Recording, checks: Sequence[Check]) -> Iterator[Outcome]:
-    fleet = Fleet(recording.nodes)
+    fleet = Fleet(recording.nodes, recording.executor, recording.origin, recording.cluster, recording.wish)
     facts = Facts(recording.facts, recording.events)
     skipped = {stage.name: stage.skipped for stage in recording.stages if stage.skipped}
     unplanned = {(check.id, check.job): check.traceback for check in recording.unplanned}
@@ -74,10 +79,11 @@ def _outcomes_of_checks(recording: Recording, checks: Sequence[Check]) -> Iterat
                 yield from _isolated(check.meta, job, judge, check.when, chosen=chosen)
             elif check.when in skipped:
                 reason = f"the {check.when} stage did not run: {skipped[check.when]}"
-                cut_short = bool(recording.interrupted)
+                cut_short = bool(recording.interrupted) or recording.verb == SMOKE
                 yield _outcome(
                     check.meta, job, Verdict(Status.UNKNOWN, job.name, reason, required=cut_short), check.when
                 )
+    forget(facts)
 
 
 def _isolated(

@@ -6,12 +6,13 @@ import inspect
 import itertools
 import json
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from preflight import catalog
 from preflight.errors import UsageError
 from preflight.judgement import Check, Meta, Rule
+from preflight.request import probe_name
 
 
 def everything(site_rules: Sequence[Path] = ()) -> tuple[Rule | Check, ...]:
@@ -22,16 +23,17 @@ def everything(site_rules: Sequence[Path] = ()) -> tuple[Rule | Check, ...]:
     """
     found: list[Rule | Check] = [*catalog.rules(), *catalog.checks()]
     if site_rules:
-        from preflight.configuration import Configuration
-        from preflight.declared import rules_of
-        from preflight.site_rules import load
+        from preflight.config_file import declared_by
+        from preflight.site_file import load
 
-        found.extend(rules_of(Configuration(site_rules=load(site_rules))))
+        found.extend(declared_by(load(site_rules)))
     return tuple(sorted(found, key=lambda item: item.meta.id))
 
 
 def explanation(name: str, site_rules: Sequence[Path] = (), *, width: int | None = None) -> str:
     """The docstring of the rule or check with this id or name, with its metadata above; of an area, its list.
+
+    Of a symptom that `diagnose` names, what the table says of it.
 
     Paragraphs wider than `width` are filled anew.
 
@@ -46,8 +48,10 @@ def explanation(name: str, site_rules: Sequence[Path] = (), *, width: int | None
     area = [item for item in there if item.meta.area == name.upper()]
     if chosen is None and area:
         return _rows(area, width).rstrip("\n")
+    if chosen is None and (symptom := _symptom(name.lower(), known)) is not None:
+        return _filled(symptom, width)
     if chosen is None:
-        near = catalog.nearest(name, known)
+        near = catalog.nearest(name, (*known, *_symptoms()))
         hint = f"; the nearest: {', '.join(near)}" if near else ""
         raise UsageError(f"there is no rule or check {name!r}{hint} (preflight rules lists them all)")
     meta = chosen.meta
@@ -62,8 +66,41 @@ def explanation(name: str, site_rules: Sequence[Path] = (), *, width: int | None
         f"since {meta.since}",
         meta.stage,
     )
-    said = _filled(" · ".join(facts), width), _filled(inspect.cleandoc(meta.doc), width)
-    return f"{meta.id} {meta.name}\n{said[0]}\n\n{said[1]}"
+    said = [" · ".join(facts)]
+    if isinstance(chosen, Check):
+        said.append(f"cost on a node: {chosen.cost} · lost without root: {chosen.without_root or 'nothing'}")
+    above = "\n".join(_filled(line, width) for line in said)
+    return f"{meta.id} {meta.name}\n{above}\n\n{_filled(inspect.cleandoc(meta.doc), width)}"
+
+
+def _symptoms() -> tuple[str, ...]:
+    from preflight.diagnosis.table import known
+
+    return tuple(row.symptom.id for row in known().rows)
+
+
+def _symptom(name: str, known: Mapping[str, Rule | Check]) -> str | None:
+    """What is known of a symptom of logs; None where there is none of this name."""
+    from preflight.diagnosis.model import Kind
+    from preflight.diagnosis.table import known as table
+
+    row = next((row for row in table().rows if row.symptom.id == name), None)
+    if row is None:
+        return None
+    symptom = row.symptom
+    kind = f"cause, {symptom.certainty.value}" if symptom.kind is Kind.CAUSE else "consequence"
+    before = [f"{item.meta.id} {item.meta.name}" for at in symptom.told_by if (item := known.get(at)) is not None]
+    parts = {
+        "What it means": [symptom.meaning],
+        "What to do": [symptom.remedy],
+        "Looked for before by": before or [f"nothing: {symptom.beyond}" if symptom.beyond else "nothing"],
+        "Looks like": [line for line in row.lines if not line.startswith("@")],
+        "Evidence": list(symptom.sources),
+    }
+    said = "".join(
+        f"\n\n{title}\n" + "\n".join(f"    {line.strip()}" for line in lines) for title, lines in parts.items()
+    )
+    return f"{symptom.id}\nsymptom in logs · {kind} · {', '.join(symptom.systems)}{said}"
 
 
 def _filled(page: str, width: int | None) -> str:
@@ -144,5 +181,18 @@ def _as_json(item: Rule | Check) -> dict[str, object]:
         "applies_to": meta.applies_to,
         "needs": list(meta.needs),
         "evidence": list(meta.evidence),
+        **(
+            {
+                "probes": [probe_name(probe) for probe in item.probes],
+                "cost": item.cost,
+                "without_root": item.without_root,
+            }
+            if isinstance(item, Check)
+            else {}
+        ),
         "doc": inspect.cleandoc(meta.doc),
     }
+
+
+def _looks(item: Check) -> dict[str, object]:
+    return {"probes": list(map(probe_name, item.probes)), "cost": item.cost, "without_root": item.without_root}

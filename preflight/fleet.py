@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import anyio
 
 from preflight import recording
 from preflight.bundle import node_bundle
 from preflight.executors.base import Executor, ExecutorError
+from preflight.keeping import Keeper
+from preflight.node.wire import BEAT_S
 from preflight.recording import Node, NodeRecord
 from preflight.session import AgentSession
+
+if TYPE_CHECKING:
+    from preflight.cache import Cache
 
 #: How many nodes are opened at once: a handshake costs the head about 75 ms of CPU with OpenSSH's default key
 #: exchange, and login nodes limit how many connections may be starting.
@@ -66,12 +72,15 @@ async def open_fleet(
     deadline_s: float = 10.0,
     on_progress: OnProgress | None = None,
     clock: Callable[[], float] | None = None,
-    extra: tuple[str, ...] = (),
+    extra: tuple[tuple[str, str], ...] = (),
+    trainer: bool = True,
+    cache: Cache | None = None,
 ) -> AsyncIterator[OpenFleet]:
     """Start an agent on every node, at most FAN_OUT at once; `deadline_s` is for each node.
 
     `on_progress` is called once for each node, when it answered or failed. `clock` gives seconds since the run
-    began. `extra` names packages to ship besides our own: the probes of a plugin.
+    began. `extra` are modules, with their sources, to ship besides our own: the probes of a plugin. Without a smoke run
+    to follow, the `trainer` may stay here. In `cache` is kept what is shipped.
 
     A node that cannot be reached is a record with a problem, never an exception. On leaving, however that
     happens, all agents are ended, and with them everything they started.
@@ -79,11 +88,14 @@ async def open_fleet(
     if len({node.name for node in nodes}) != len(nodes):
         raise ValueError("two nodes of a fleet share a name")
     fleet = OpenFleet(nodes)
-    bundle = node_bundle(extra)
+    bundle = node_bundle(extra, trainer=trainer, cache=cache)
     limiter = anyio.CapacityLimiter(FAN_OUT)
     failure: Exception | None = None
+    keeper = Keeper()
+    keeper.start()
     try:
         async with anyio.create_task_group() as group:
+            group.start_soon(_come_round, keeper)
 
             async def open_one(node: Node) -> None:
                 async with limiter:
@@ -92,6 +104,7 @@ async def open_fleet(
                     fleet._problems[node.name] = opened
                 else:
                     fleet._sessions[node.name] = opened
+                    keeper.keep(node.name, opened.speak)
                     group.start_soon(opened.serve)
                     await opened.measured()
                 if on_progress is not None:
@@ -106,13 +119,23 @@ async def open_fleet(
                 # Raised below, outside the task group, which would wrap it in an ExceptionGroup.
                 failure = error
             finally:
+                # Before the channels are closed, whose numbers may be somebody else's afterwards.
+                keeper.stop()
                 await _close_all(fleet)
+                group.cancel_scope.cancel()
         if failure is not None:
             raise failure
     finally:
+        keeper.stop()
         await _close_all(fleet)
         with anyio.CancelScope(shield=True):
             await executor.aclose()
+
+
+async def _come_round(keeper: Keeper) -> None:
+    while True:
+        keeper.come_round()
+        await anyio.sleep(BEAT_S)
 
 
 async def _opened(

@@ -1,16 +1,18 @@
-"""Starts the ranks of a smoke run together, watches them, and stops waiting once it is known who is to blame."""
+"""Starts the members of a smoke run together, watches them, and stops waiting once it is known who is to blame."""
 
 from __future__ import annotations
 
+import secrets
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import anyio
 
-from preflight.culprit import LIMITS, Culprit, Limits, Member, culprit
+from preflight.culprit import LIMITS, Culprit, Limits, Member, culprit, decision_time
 from preflight.node.wire import Ask, Context, Done, Event, Failed
+from preflight.ranks import RANK
 from preflight.recording import EventRecord, FactRecord, Unavailable
 from preflight.request import Request
 from reference_trainer import phases
@@ -50,8 +52,16 @@ class Session(Protocol):
 
 
 def members_of(requests: Sequence[Request]) -> tuple[Member, ...]:
-    """The ranks that these requests start."""
-    return tuple(Member(int(request.params["rank"]), request.node, request.key) for request in requests)
+    """Whom these requests start. Where two were given one number, the later one is counted behind all others."""
+    found: dict[int, Member] = {}
+    for request in requests:
+        params = request.params
+        number = int(params["rank"])
+        if number in found:
+            number = max(max(found), len(requests)) + 1
+        role, index = str(params.get("role", RANK)), params.get("index", params["rank"])
+        found[number] = Member(number, request.node, request.key, role, index if isinstance(index, int) else str(index))
+    return tuple(found.values())
 
 
 async def run_gang(
@@ -72,21 +82,22 @@ async def run_gang(
         on_event: hears every event as it comes.
     """
     gang = _Gang(now, on_event or (lambda record: None), limits)
-    run_id = uuid.uuid4().hex
+    # Neither stands in the request, and so in no recording.
+    run_id, secret = uuid.uuid4().hex, secrets.token_hex(32)
     async with anyio.create_task_group() as group:
         for request in requests:
             session = sessions.get(request.node)
             if session is None:
                 gang.lack(request)
                 continue
-            params = {"timeout_s": deadline_s, **request.params, "run_id": run_id}
-            ask = Ask(0, request.probe, params, deadline_s, context)
+            params = {"timeout_s": deadline_s, **request.params, "run_id": run_id, "secret": secret}
+            ask = Ask(0, request.probe, params, deadline_s, context, fresh=True)
             running = session.start(ask, gang.hearing(request))
             gang.running[request.key] = running
             group.start_soon(gang.await_one, request, running, context.provenance)
         await gang.watch(requests)
     order = {request.key: index for index, request in enumerate(requests)}
-    records = sorted(gang.records, key=lambda record: order[record.request.key])
+    records = sorted(map(gang.explained, gang.records), key=lambda record: order[record.request.key])
     return records, sorted(gang.events, key=lambda event: event.at_s)
 
 
@@ -99,6 +110,7 @@ class _Gang:
     records: list[FactRecord] = field(default_factory=list)
     events: list[EventRecord] = field(default_factory=list)
     decided_s: float | None = None
+    named: Culprit | None = None
     began_s: float = 0.0
 
     def __post_init__(self) -> None:
@@ -137,6 +149,18 @@ class _Gang:
             finished_s = self.decided_s + 1e-6
         self.records.append(FactRecord(request, value, problem, self.began_s, finished_s, provenance))
 
+    def explained(self, record: FactRecord) -> FactRecord:
+        """The record; of one that was ended, or ended itself, because of another one, with whose fault it was."""
+        why, named = record.unavailable, self.named
+        if why is None or named is None or record.request.key == named.key:
+            return record
+        because = f"because of {named.title}" if named.title else f"because {named.because}"
+        if why.kind == "cancelled":
+            return replace(record, unavailable=replace(why, reason=f"stopped {because}"))
+        if why.kind == "blocked":
+            return replace(record, unavailable=replace(why, reason=f"{because}: {why.reason}"))
+        return record
+
     async def watch(self, requests: Sequence[Request]) -> None:
         """Look until all ranks are through, or one is to blame; then take its stacks and end all of them."""
         members = members_of(requests)
@@ -153,9 +177,16 @@ class _Gang:
             if at_s - suspected_s >= CONFIRM_S:
                 await self._end(named, at_s)
                 return
+        if any(record.unavailable is not None for record in self.records):
+            # All of them ended before anybody had to decide.
+            at_s = decision_time(self.events, self.records)
+            self.named = culprit(
+                members, self.events, self.records, now_s=at_s, began_s=self.began_s, limits=self.limits
+            )
 
     async def _end(self, named: Culprit, at_s: float) -> None:
         self.decided_s = at_s
+        self.named = named
         first = next(iter(self.running), named.key)
         said = {"event": phases.DECIDED, "because": named.because}
         self._keep(EventRecord(named.key or first, named.node, at_s, "head", said))

@@ -275,12 +275,23 @@ STAGES = ("node", "link", "smoke")
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A check: plans which facts the job makes necessary, and judges job and facts."""
+    """A check: plans which facts the job makes necessary, and judges job and facts.
+
+    `probes` are all the functions its requests may name; `cost` says in words what they do on a
+    node and how long that takes, `without_root` what cannot be seen without privilege (empty: nothing is lost).
+    `follow_up` plans what only the facts of its own stage make necessary (a second look at what failed). `reads` are
+    the probes of other checks whose facts it looks at, too.
+    """
 
     meta: Meta
     plan: PlanRequests
     judge: JudgeFacts
     when: str = "node"
+    probes: tuple[Callable[..., object], ...] = ()
+    cost: str = ""
+    without_root: str = ""
+    follow_up: PlanRequests | None = None
+    reads: tuple[Callable[..., object], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,17 +310,40 @@ class rule(_Described):
 class check(_Described):
     """Make a check of its judging function and the function that plans its requests.
 
-    Raises ValueError as `rule` does, and for a `when` that is none of STAGES.
+    `probes` are the functions that its requests name, those that listen included: their modules are what is shipped
+    to nodes for a check of somebody else's. `follow_up` is asked when the requests of the stage have become facts,
+    and again after each of its own waves, until it wants nothing new or the stage's time is up. `reads` names the
+    probes of other checks whose facts this one plans or judges by: where only its own stage is wanted, as by
+    `preflight smoke`, nothing else is asked before.
+
+    Raises ValueError as `rule` does, for a `when` that is none of STAGES, and for no `cost`.
     """
 
     plan: PlanRequests
+    probes: Sequence[Callable[..., object]]
+    cost: str
+    without_root: str = ""
     when: str = "node"
+    follow_up: PlanRequests | None = None
+    reads: Sequence[Callable[..., object]] = ()
 
     def __post_init__(self) -> None:
         _Described.__post_init__(self)
+        if not self.cost:
+            raise ValueError(f"{self.id}: say what it costs on a node, such as 'reads /proc/mounts'")
         if self.when not in STAGES:
             raise ValueError(f"{self.id}: {self.when!r} is no stage; stages are {', '.join(STAGES)}")
 
     def __call__(self, judge: JudgeFacts) -> Check:
         """The check that plans with `plan` and judges with this function."""
-        return Check(_meta(self, judge), self.plan, judge, self.when)
+        return Check(
+            _meta(self, judge),
+            self.plan,
+            judge,
+            self.when,
+            tuple(self.probes),
+            self.cost,
+            self.without_root,
+            self.follow_up,
+            tuple(self.reads),
+        )

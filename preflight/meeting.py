@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from preflight.blame import Culprit, Limits, Views, blame, by_time, nodes_text
-from preflight.ranks import RankView
+from preflight.ranks import RANK, RankView
 
 
 def endpoint_taken(found: Views, now_s: float, limits: Limits) -> Culprit | None:
-    """Rank 0 said that it cannot listen on the master port."""
+    """Rank 0 said that it cannot listen on the master port, or a server that it cannot on its own."""
     for view in by_time(found, lambda v: v.problem_at("listen")):
         problem = view.problem("listen")
         assert problem is not None
-        text = f"must be the master, but {problem.get('error', 'it cannot listen')}"
+        part = "must be the master" if view.role == RANK else "must serve"
+        text = f"{part}, but {problem.get('error', 'it cannot listen')}"
         return blame(found, view, "endpoint", view.problem_at("listen") or 0.0, text)
     return None
 
@@ -29,7 +30,7 @@ def unresolved(found: Views, now_s: float, limits: Limits) -> Culprit | None:
 def cannot_reach(found: Views, now_s: float, limits: Limits) -> Culprit | None:
     """Ranks that cannot open the master's port although rank 0 listens on it: a row, a column or a single path."""
     master = found.get(0)
-    if master is None or not master.listening_at:
+    if master is None or master.role != RANK or not master.listening_at:
         return None
     failing = [v for v in found.values() if v.dial_result not in ("", "open")]
     ready = [v for v in failing if not v.alive or now_s - max(v.dial_at, master.listening_at) >= limits.dial_s]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _together(*options: Callable[[F], F]) -> Callable[[F], F]:
+def together(*options: Callable[[F], F]) -> Callable[[F], F]:
     """Several options as one decorator, in the order in which help lists them."""
 
     def decorate(function: F) -> F:
@@ -31,7 +32,7 @@ OUTPUT = click.option(
     "outputs",
     multiple=True,
     metavar="FORMAT[:FILE]",
-    help="Write the report as text (default), json or sarif; to FILE, or to standard output. Repeatable.",
+    help="Write the report as text (default), json, sarif, or a list: passing-hosts, failing-hosts. Repeatable.",
 )
 _VERBOSE = click.option(
     "-v", "--verbose", count=True, help="Also list what passed and what could not be told; -vv everything."
@@ -46,9 +47,30 @@ _ALLOW_INCOMPLETE = click.option(
 _STATISTICS = click.option(
     "--statistics", is_flag=True, help="Count the findings of each rule instead of listing them."
 )
-SHOWING: Callable[[F], F] = _together(OUTPUT, _VERBOSE, _QUIET, _STATISTICS, _COLOR)
+SHOWING: Callable[[F], F] = together(OUTPUT, _VERBOSE, _QUIET, _STATISTICS, _COLOR)
+_FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+def _take(context: click.Context, parameter: click.Parameter, paths: tuple[Path, ...]) -> None:
+    """Take the rules and checks of files of the user's; those of an earlier run in this process are let go."""
+    if paths or "preflight.catalog" in sys.modules:
+        from preflight import catalog
+
+        catalog.take(paths)
+
+
+_PLUGIN = click.option(
+    "--plugin",
+    type=_FILE,
+    multiple=True,
+    metavar="FILE",
+    expose_value=False,
+    is_eager=True,
+    callback=_take,
+    help="Judge by the rules and checks of this Python file, too, which is run for it. Repeatable.",
+)
 #: Of a verb that judges what was recorded before.
-JUDGED_AGAIN: Callable[[F], F] = _together(_ALLOW_INCOMPLETE, SHOWING)
+JUDGED_AGAIN: Callable[[F], F] = together(_ALLOW_INCOMPLETE, SHOWING, _PLUGIN)
 
 ROOT = click.option(
     "--root",
@@ -66,13 +88,12 @@ JOBS = click.option(
     help="At most so many processes read the files of large folders. Default: the usable CPUs.",
 )
 PATHS = click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
-_FILE = click.Path(path_type=Path, dir_okay=False)
-CONFIG = _together(
+CONFIG = together(
     click.option("--config", "config", type=_FILE, metavar="FILE", help="Take this configuration file, and no other."),
     click.option("--no-config", is_flag=True, help="Take no configuration file."),
 )
 #: Which files of folders are looked at.
-FILES: Callable[[F], F] = _together(
+FILES: Callable[[F], F] = together(
     click.option(
         "--exclude",
         multiple=True,
@@ -81,15 +102,20 @@ FILES: Callable[[F], F] = _together(
     ),
     click.option("--extend-exclude", multiple=True, metavar="PATTERN", help="The same, beside it. Repeatable."),
 )
-SITE_RULES = click.option(
-    "--site-rules",
-    type=_FILE,
-    multiple=True,
-    metavar="FILE",
-    help="Judge by the rules of this TOML file, too. Repeatable.",
+
+#: What a site judges by beside what is installed.
+OWN: Callable[[F], F] = together(
+    click.option(
+        "--site-rules",
+        type=_FILE,
+        multiple=True,
+        metavar="FILE",
+        help="Judge by the rules and checks of this TOML file, too. Repeatable.",
+    ),
+    _PLUGIN,
 )
 #: What is judged, and how severely.
-CHOOSING: Callable[[F], F] = _together(
+CHOOSING: Callable[[F], F] = together(
     click.option(
         "--profile",
         type=click.Choice(["gate", "default", "pedantic"]),
@@ -115,14 +141,14 @@ CHOOSING: Callable[[F], F] = _together(
         help="The mildest finding that makes the verdict no-go. Default: error.",
     ),
     _ALLOW_INCOMPLETE,
-    SITE_RULES,
+    OWN,
     CONFIG,
 )
 BASELINE = click.option(
     "--baseline", type=_FILE, metavar="FILE", help="Findings of lint that are listed here do not count."
 )
 #: What of the findings is mended.
-FIXING: Callable[[F], F] = _together(
+FIXING: Callable[[F], F] = together(
     click.option("--fix", is_flag=True, help="Edit the files where that surely is right, then lint what is left."),
     click.option("--unsafe-fixes", is_flag=True, help="With --fix or --diff: also edit where it probably is."),
     click.option("--diff", is_flag=True, help="Show what --fix would edit and exit 1 if there is anything."),
@@ -136,7 +162,7 @@ STDIN_NAME = click.option(
 )
 LIST_FILES = click.option("--list-files", is_flag=True, help="List the files that would be read, by job, and stop.")
 #: Everything that a verb which reads files and judges has in common.
-JUDGING: Callable[[F], F] = _together(SHOWING, CHOOSING, FILES, BASELINE)
+JUDGING: Callable[[F], F] = together(SHOWING, CHOOSING, FILES, BASELINE)
 
 
 def choices(options: dict[str, Any]) -> Choices:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from preflight import catalog
-from preflight.judgement import HEADINGS, Check, Rule
+from preflight.judgement import HEADINGS, STAGES, Check, Rule
 from preflight.outcome import Severity
+from preflight.request import probe_name
 
 INDEX = "README.md"
+#: The table of what checks look at; its name is no area's, whose letters are three.
+COSTS = "CHECKS.md"
 _HEADING = re.compile(rf"^({'|'.join(HEADINGS)}):[ \t]*", re.MULTILINE)
 _CODE = re.compile(r"(`+[^`]*`+)")
 _BADGES = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "info"}
@@ -24,7 +27,9 @@ def pages(items: Sequence[Rule | Check]) -> dict[str, str]:
     for item in sorted(items, key=lambda item: item.meta.id):
         by_area.setdefault(item.meta.area, []).append(item)
     found = {f"{area}.md": _area(area, here) for area, here in by_area.items()}
-    return {INDEX: _index(by_area), **found}
+    checks = [item for item in items if isinstance(item, Check)]
+    costs = {COSTS: _costs(sorted(checks, key=lambda item: (STAGES.index(item.when), item.meta.id)))} if checks else {}
+    return {INDEX: _index(by_area), **costs, **found}
 
 
 def write(folder: Path, items: Sequence[Rule | Check]) -> list[Path]:
@@ -83,6 +88,39 @@ def _index(by_area: dict[str, list[Rule | Check]]) -> str:
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
+def _costs(checks: Sequence[Check]) -> str:
+    """What every check looks at on a node, what that costs, and what is lost without privilege."""
+    lines = [
+        "# What checks look at",
+        "",
+        _SAID,
+        "",
+        "Every fact is observed by a probe, in a process of its own with a deadline. Root is never required: what",
+        "cannot be seen without it is said here, and in the report as *could not be told*.",
+        "",
+        "| id | name | stage | facts | cost on a node | lost without root |",
+        "|---|---|---|---|---|---|",
+    ]
+    for item in checks:
+        facts = "; ".join(dict.fromkeys(_subject(probe) for probe in item.probes)) or "none"
+        row = (
+            f"[{item.meta.id}]({item.meta.area}.md#{_anchor(item)})",
+            item.meta.name,
+            item.when,
+            facts,
+            item.cost,
+            item.without_root or "nothing",
+        )
+        cells = (row[0], *(_prose(cell).replace("|", "\\|") for cell in row[1:]))
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _subject(probe: Callable[..., object]) -> str:
+    """What a probe observes: the first sentence of its docstring."""
+    return _first(inspect.getdoc(probe) or probe_name(probe)).split(". ")[0].rstrip(".")
+
+
 def _area(area: str, items: Sequence[Rule | Check]) -> str:
     parts = [f"# {area}: {_title(area)}", _SAID]
     parts.extend(_item(item) for item in items)
@@ -98,6 +136,9 @@ def _item(item: Rule | Check) -> str:
     if meta.fix != "none":
         facts.append(f"fix: {meta.fix}")
     facts += [f"since {meta.since}", meta.stage]
+    if isinstance(item, Check):
+        facts.append(f"costs: {item.cost}")
+        facts += [f"lost without root: {item.without_root}"] if item.without_root else []
     doc = inspect.cleandoc(meta.doc)
     parts = [f"## {meta.id} {meta.name}", "*" + " · ".join(facts) + "*", _prose(_first(doc))]
     pieces = _HEADING.split(doc)

@@ -13,17 +13,19 @@ from pathlib import Path
 
 from preflight.errors import UsageError
 from preflight.job import Claim, Job, Known, Launch, Scope, Value
-from preflight.job.hostname import is_hostname
+from preflight.job.hostlist import outside_brackets
+from preflight.job.hostname import is_hostname, split_endpoint
 from preflight.node.wire import Context
-from preflight.recording import Node
+from preflight.recording import Node, Origin
 from preflight.redact import HIDDEN
 
 #: Variables of the job that must not be laid over a child: they would change what observes, not what is observed.
 _NEVER = ("PATH", "HOME", "SHELL", "USER", "LOGNAME", "PYTHONSTARTUP", "PYTHONINSPECT")
 
-#: The number of nodes comes out of a file; so many agents are started on this machine without being asked for.
-MOST_LOCAL = 16
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", re.ASCII)
+
+#: Where each process of the job is reached; the lists name their nodes in the order of ranks.
+_ENDPOINTS = ("ps_worker_endpoints", "ps_server_endpoints")
 
 #: Launchers that pip installs as console scripts: the ranks get the interpreter that the script itself runs in.
 _CONSOLE_SCRIPTS = {
@@ -44,36 +46,38 @@ class ContextChoice:
     prelude: tuple[Claim, ...] = field(default=())
 
 
-def nodes_of(
-    jobs: Sequence[Job], *, hosts: str, hostfile: Path | None, trust_job: bool, executor: str
-) -> tuple[Node, ...]:
-    """The job's nodes in rank order.
+def named_nodes(hosts: str, hostfile: Path | None) -> tuple[tuple[Node, ...], Origin | None]:
+    """The nodes that the user named, in rank order, and how; none where nothing was named.
 
     Raises:
-        UsageError: nobody says which they are, or a name is no host name.
+        UsageError: a name is no host name, or the list is none.
     """
     if hosts:
-        return _from_names(_expand(hosts))
+        return _from_names(_expand(hosts)), Origin("hosts", f"--hosts {hosts}")
     if hostfile is not None:
-        return _from_hostfile(hostfile)
-    claimed = _claimed_hosts(jobs)
-    if claimed and trust_job and executor != "local":
-        return _from_names(claimed)
-    if executor == "local":
-        count = _claimed_count(jobs) or 1
-        if count > MOST_LOCAL:
-            raise UsageError(
-                f"the job wants {count} nodes, and --on local plays at most {MOST_LOCAL} on this machine; "
-                f"name fewer with --hosts local[1-{MOST_LOCAL}]"
-            )
-        return tuple(Node(f"local{index}", index, "localhost") for index in range(count))
-    if claimed:
+        return _from_hostfile(hostfile), Origin("hostfile", f"--hostfile {hostfile}")
+    return (), None
+
+
+def nodes_of_jobs(jobs: Sequence[Job], *, trust_job: bool) -> tuple[tuple[Node, ...], str]:
+    """The nodes that the job's own files name, in rank order, and where they do.
+
+    Raises:
+        UsageError: they name none, or nobody vouches for them.
+    """
+    claimed, where = claimed_hosts(jobs)
+    if not claimed:
+        raise UsageError(
+            "which nodes? name them with --hosts node[1-4] or --hostfile FILE, run inside an allocation, "
+            "or use --on local"
+        )
+    if not trust_job:
         shown = ", ".join(claimed[:4]) + (" ..." if len(claimed) > 4 else "")
         raise UsageError(
             f"the job's own files name the nodes {shown}; "
             "pass --trust-job to connect to them, or name them with --hosts"
         )
-    raise UsageError("which nodes? name them with --hosts node[1-4] or --hostfile FILE, or use --on local")
+    return _from_names(claimed), where
 
 
 def _expand(hosts: str) -> tuple[str, ...]:
@@ -81,25 +85,12 @@ def _expand(hosts: str) -> tuple[str, ...]:
 
     names: list[str] = []
     try:
-        for part in _outside_brackets(hosts):
+        for part in outside_brackets(hosts):
             # No groups: their definitions may be commands, which nobody asked to be run.
             names.extend([part] if "[" not in part else NodeSet(part, resolver=RESOLVER_NOGROUP))
     except NodeSetException as error:
         raise UsageError(f"--hosts {hosts}: {error}") from None
     return tuple(names)
-
-
-def _outside_brackets(hosts: str) -> list[str]:
-    """`a,b[1,3]` cut at the commas that are not inside brackets; the order given is the rank order."""
-    parts: list[str] = [""]
-    depth = 0
-    for character in hosts:
-        depth += (character == "[") - (character == "]")
-        if character == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += character
-    return [part.strip() for part in parts if part.strip()]
 
 
 def _from_names(names: Sequence[str], slots: Sequence[int | None] = ()) -> tuple[Node, ...]:
@@ -134,7 +125,7 @@ def _from_hostfile(path: Path) -> tuple[Node, ...]:
         note = reading.notes[0]
         raise UsageError(f"{path}:{note.span.line}: {note.message}")
     job = Job(path.name, claims=reading.claims)
-    names = _claimed_hosts((job,))
+    names, _ = claimed_hosts((job,))
     if not names:
         raise UsageError(f"{path} names no hosts")
     return _from_names(names, [_slots(job, name) for name in names])
@@ -144,16 +135,43 @@ def _slots(job: Job, host: str) -> int | None:
     return _whole(job.value("host_slots", Scope(node=host)))
 
 
-def _claimed_hosts(jobs: Sequence[Job]) -> tuple[str, ...]:
+def claimed_hosts(jobs: Sequence[Job]) -> tuple[tuple[str, ...], str]:
+    """The names of the nodes as the job's files have them, in rank order, and which place says so.
+
+    A list of hosts counts first, then the endpoints of the job's own processes: trainers, then servers.
+    """
     for job in jobs:
         for scope in (*(launch.scope for launch in job.launches), Scope()):
-            value = job.value("hosts", scope)
-            if isinstance(value, Known) and isinstance(value.value, tuple):
-                return tuple(str(name) for name in value.value)
-    return ()
+            names = tuple(str(name) for name in _listed(job, "hosts", scope))
+            if names:
+                return names, _where(job, "hosts", scope)
+    for job in jobs:
+        for scope in (*(launch.scope for launch in job.launches), Scope()):
+            spelled = [one for quantity in _ENDPOINTS for one in _listed(job, quantity, scope)]
+            parts = [split_endpoint(str(one)) for one in spelled]
+            hosts = dict.fromkeys(part[0] for part in parts if part is not None and not _is_loopback(part[0]))
+            if hosts:
+                said = next(quantity for quantity in _ENDPOINTS if _listed(job, quantity, scope))
+                return tuple(hosts), _where(job, said, scope)
+    return (), ""
 
 
-def _claimed_count(jobs: Sequence[Job]) -> int | None:
+def _listed(job: Job, quantity: str, scope: Scope) -> tuple[object, ...]:
+    value = job.value(quantity, scope)
+    return value.value if isinstance(value, Known) and isinstance(value.value, tuple) else ()
+
+
+def _where(job: Job, quantity: str, scope: Scope) -> str:
+    claims = job.setting(quantity, scope) or job.about(quantity)
+    return f"{claims[0].span.path}:{claims[0].span.line}" if claims else job.name
+
+
+def _is_loopback(host: str) -> bool:
+    return host == "localhost" or host == "::1" or host.startswith("127.")
+
+
+def claimed_count(jobs: Sequence[Job]) -> int | None:
+    """On how many nodes the job runs, where its files say so."""
     for job in jobs:
         for scope in (*(launch.scope for launch in job.launches), Scope()):
             count = _whole(job.value("nodes", scope))

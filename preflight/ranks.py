@@ -1,4 +1,8 @@
-"""What is known of each rank of a smoke run, put together from everything it and its agent said."""
+"""What is known of each member of a smoke run, put together from everything it and its agent said.
+
+Members are the ranks of a collective, or the servers and workers of a parameter-server run. Each has a number that
+nobody else in the group has, by which others say whom they wait for, and a name for people.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +14,51 @@ from preflight.recording import EventRecord, FactRecord, Unavailable
 from reference_trainer import phases
 
 _SIGABRT = 6
+#: The role of those who are alike, and are called by their number.
+RANK = "rank"
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A process that is expected: where it runs, which request it answers, and which part it plays.
+
+    Args:
+        rank: its number, unique in the group. `index` is its place among those of its role, as it was told.
+    """
+
+    rank: int
+    node: str
+    key: str
+    role: str = RANK
+    index: int | str | None = None
+
+    @property
+    def name(self) -> str:
+        """What it is called: `rank 3`, `server 1`."""
+        index = self.rank if self.index is None else self.index
+        return f"{self.role} {index}" if index != "" else f"{self.role} without an index"
+
+
+@dataclass(frozen=True, slots=True)
+class Dial:
+    """How a member's attempts to open another one's port go: so since `since_s`, and so still at `at_s`."""
+
+    result: str
+    error: str
+    endpoint: str
+    since_s: float
+    at_s: float
 
 
 @dataclass
 class RankView:
-    """One rank as of some moment. Times are seconds since the run began, by the head's clock.
+    """One member as of some moment. Times are seconds since the run began, by the head's clock.
 
     Args:
+        name, role: as in `Member`. `hello` is what it said of itself when it started.
+        dials: the ports of others that it dialled, by their numbers; `dial_result` is about the master's of a
+            collective.
+        idle: it only waits for work; whoever waits for it in turn has sent something that did not arrive.
         heard_at: last word of the rank itself; `changed_at`: last time its main thread moved.
         entered, left: number of the last collective it entered and left; `inside` the one it is in, 0 when none.
         longest_s: the longest collective or step it has left since the group was set up.
@@ -28,6 +70,8 @@ class RankView:
     node: str
     key: str
     began_at: float
+    name: str = ""
+    role: str = RANK
     launched: bool = False
     started: bool = False
     heard_at: float = 0.0
@@ -41,6 +85,10 @@ class RankView:
     left: int = 0
     inside: int = 0
     longest_s: float = 0.0
+    idle: bool = False
+    hello: Mapping[str, Any] = field(default_factory=dict)
+    hello_at: float = 0.0
+    dials: dict[int, Dial] = field(default_factory=dict)
     state: str = "R"
     state_at: float = 0.0
     state_pid: int = 0
@@ -65,8 +113,9 @@ class RankView:
 
     @property
     def dial_failed(self) -> bool:
-        """It ended because it could not open the master's port."""
-        return self.failure is not None and self.dial_result not in ("", "open")
+        """It ended because it could not open the port of the master, or of a server."""
+        failing = self.dial_result not in ("", "open") or any(dial.result != "open" for dial in self.dials.values())
+        return self.failure is not None and failing
 
     @property
     def consequence(self) -> bool:
@@ -90,16 +139,16 @@ class RankView:
 
 
 def views(
-    members: Mapping[int, tuple[str, str]],
+    members: Sequence[Member],
     events: Sequence[EventRecord],
     records: Sequence[FactRecord],
     *,
     began_s: float,
 ) -> dict[int, RankView]:
-    """The ranks by number. `members` gives node and request key of each expected rank."""
+    """The members by number."""
     found = {
-        rank: RankView(rank, node, key, began_s, heard_at=began_s, changed_at=began_s)
-        for rank, (node, key) in sorted(members.items())
+        m.rank: RankView(m.rank, m.node, m.key, began_s, m.name, m.role, heard_at=began_s, changed_at=began_s)
+        for m in sorted(members, key=lambda member: member.rank)
     }
     by_key = {view.key: view for view in found.values()}
     for event in sorted(events, key=lambda e: e.at_s):
@@ -143,6 +192,11 @@ def _hear_rank(view: RankView, event: EventRecord) -> None:
         _entered(view, event)
     elif kind == phases.LEFT:
         _left(view, event)
+    elif kind == phases.DIAL and isinstance(data.get("to"), int):
+        result, error, endpoint = (str(data.get(name, "")) for name in ("result", "error", "endpoint"))
+        before = view.dials.get(_number(data.get("to")))
+        since_s = before.since_s if before is not None and before.result == result else event.at_s
+        view.dials[_number(data.get("to"))] = Dial(result, error, endpoint, since_s, event.at_s)
     elif kind == phases.DIAL:
         view.dial_result, view.dial_error = str(data.get("result", "")), str(data.get("error", ""))
         view.dial_endpoint, view.dial_at = str(data.get("endpoint", "")), event.at_s
@@ -157,7 +211,10 @@ def _beat(view: RankView, event: EventRecord) -> None:
     if progress <= view.progress:
         return
     view.progress, view.changed_at = progress, event.at_s
+    # What it is at now may not have been told when it began, because it is mostly short; it may be what lasts.
     view.what = str(data.get("what", ""))
+    view.waiting_for = _numbers(data.get("waiting_for", ()))
+    view.idle = data.get("idle") is True
     collective = _number(data.get("collective"))
     view.entered = max(view.entered, collective)
     view.inside = collective if data.get("inside") is True else 0
@@ -168,20 +225,22 @@ def _reached(view: RankView, event: EventRecord) -> None:
     phase = str(event.data.get("phase", ""))
     if phase == phases.LISTENING:
         view.listening_at = event.at_s
-    elif phase in phases.ORDER:
+    elif phases.position(phase) >= 0:
         view.phase = phase
+        details = event.data.get("details")
+        if phase == phases.STARTED and isinstance(details, Mapping):
+            view.hello, view.hello_at = details, event.at_s
         _moved(view, event)
 
 
 def _entered(view: RankView, event: EventRecord) -> None:
     data = event.data
     view.what = str(data.get("what", ""))
-    waiting = data.get("waiting_for", ())
-    view.waiting_for = tuple(_number(rank) for rank in waiting) if isinstance(waiting, (list, tuple)) else ()
+    view.waiting_for = _numbers(data.get("waiting_for", ()))
     if data.get("again"):
-        view.changed_at = event.at_s
+        view.changed_at, view.idle = event.at_s, data.get("idle") is True
         return
-    view.loading = bool(data.get("loading"))
+    view.loading, view.idle = bool(data.get("loading")), data.get("idle") is True
     view.inside = _number(data.get("collective"))
     view.entered = max(view.entered, view.inside)
     details = data.get("details")
@@ -193,16 +252,21 @@ def _entered(view: RankView, event: EventRecord) -> None:
 
 def _left(view: RankView, event: EventRecord) -> None:
     view.left = max(view.left, _number(event.data.get("collective")))
-    if view.inside and phases.position(view.phase) >= phases.position(phases.GROUP):
+    counted = bool(view.inside) or (view.role != RANK and not view.idle)
+    if counted and phases.position(view.phase) >= phases.position(phases.GROUP):
         seconds = event.data.get("seconds", 0.0)
         view.longest_s = max(view.longest_s, float(seconds) if isinstance(seconds, (int, float)) else 0.0)
-    view.what, view.waiting_for, view.loading, view.inside = "", (), False, 0
+    view.what, view.waiting_for, view.loading, view.inside, view.idle = "", (), False, 0, False
     _moved(view, event)
 
 
 def _moved(view: RankView, event: EventRecord) -> None:
     view.progress = max(view.progress, _number(event.data.get("progress")))
     view.changed_at = event.at_s
+
+
+def _numbers(value: Any) -> tuple[int, ...]:
+    return tuple(_number(item) for item in value) if isinstance(value, (list, tuple)) else ()
 
 
 def _number(value: Any) -> int:

@@ -17,7 +17,6 @@ import typing
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
-from pathlib import Path
 from types import NoneType
 from typing import Any
 
@@ -221,9 +220,3 @@ def _code(packages: frozenset[str]) -> str:
         except OSError:
             found.append((folder, -1, -1))
     return hashlib.sha256(repr(sorted(found)).encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def is_apart(folder: Path, root: Path) -> bool:
-    """Whether the cache lies outside the tree: one that a repository brings along is not to be believed."""
-    held, place = root.resolve(), folder.resolve()
-    return place != held and held not in place.parents

@@ -16,11 +16,11 @@ from typing import Any
 from preflight.catalog import Broken
 from preflight.configuration import Accepted, Configuration
 from preflight.document import schema_of, to_bytes
-from preflight.engine import outcomes_of
+from preflight.engine import SMOKE, outcomes_of
 from preflight.job import UNSEEN, Job, Suppression
 from preflight.judgement import Check, Rule
 from preflight.outcome import Finding, Outcome, Severity, Status, VerdictKind
-from preflight.recording import NodeRecord, Recording, StageRecord
+from preflight.recording import NodeRecord, Origin, Recording, StageRecord, Wish
 from preflight.suppress import Remark, sift
 
 SCHEMA_VERSION = 1
@@ -50,13 +50,19 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """How and when the recording was made. `context` says where facts about ranks were taken."""
+    """How and when the recording was made.
+
+    `context` says where facts about ranks were taken, `origin` where the list of nodes came from, `wish` what was asked
+    of the smoke run beside what the job says.
+    """
 
     verb: str
     created: str
     executor: str = ""
     context: str = ""
     stages: tuple[StageRecord, ...] = ()
+    origin: Origin | None = None
+    wish: Wish = field(default_factory=Wish)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +138,8 @@ def report_on(
             recording.executor,
             recording.context_provenance,
             recording.stages,
+            recording.origin,
+            recording.wish,
         ),
         inputs=_inputs(recording.jobs),
         jobs=tuple(sorted(recording.jobs, key=lambda job: job.name)),
@@ -193,14 +201,20 @@ def _verdict(
         or broken
         or any(outcome.required for outcome in not_told)
         or any(record.problem for record in recording.nodes)
+        or (recording.verb in ("check", SMOKE) and _without_nodes(recording))
         or any(note.required and note.kind in UNSEEN for job in recording.jobs for note in job.notes)
     )
     return VerdictKind.INCOMPLETE if missed else VerdictKind.GO
 
 
+def _without_nodes(recording: Recording) -> bool:
+    return not recording.nodes or (recording.origin is not None and bool(recording.origin.problem))
+
+
 def _anything_read(recording: Recording) -> bool:
     """Whether there is a file that was read, or one that had to be and could not."""
-    return any(job.files or any(note.required for note in job.notes) for job in recording.jobs)
+    given = any(job.files or any(note.required for note in job.notes) for job in recording.jobs)
+    return given or recording.verb == SMOKE
 
 
 def _exit_code(recording: Recording, verdict: VerdictKind, broken: Sequence[Broken]) -> int:

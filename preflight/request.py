@@ -9,6 +9,12 @@ from typing import Any
 
 from preflight.job import Claim
 
+#: What a probe may do only where the user allowed it (`check --allow`).
+CONSENTS = {
+    "write": "writes a file of 4 KiB into folders that the job writes to, and removes it",
+    "metadata": "asks the cloud's own service at 169.254.169.254 about the node",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -17,22 +23,26 @@ class Request:
     Args:
         probe: `module:function` of what runs on the node; build it with `probe_name`.
         node: name of the node it runs on.
-        peer: for a request between two nodes, the other one. `listen` then names the function that runs on the
-            peer meanwhile; its first event is handed to the probe as `params["listening"]`.
         params: JSON values for the probe.
+        peers: for a request between nodes, the others. `listen` then names the probe that runs on each of them
+            meanwhile, by a request of its own; what those said when they began to listen is handed to this probe as
+            `params["listening"]`, by peer.
+        exclusive: it measures, so none of its nodes takes part in another such request at the same time.
         context: run it in the job context (the ranks' interpreter, directory and environment).
         group: requests of one group run at the same time and are supervised together (the ranks of a smoke run).
+        consent: what the user must have allowed (a key of CONSENTS); without it the observation is not made.
         because: claims that make the fact necessary; with `required`, its absence makes the verdict incomplete.
     """
 
     probe: str
     node: str
     params: Mapping[str, Any] = field(default_factory=dict)
-    peer: str = ""
+    peers: tuple[str, ...] = ()
     listen: str = ""
-    listen_params: Mapping[str, Any] = field(default_factory=dict)
+    exclusive: bool = False
     context: bool = False
     group: str = ""
+    consent: str = ""
     because: tuple[Claim, ...] = ()
     required: bool = False
     deadline_s: float = 5.0
@@ -44,12 +54,17 @@ class Request:
             (
                 self.probe,
                 self.node,
-                self.peer,
+                ",".join(self.peers),
                 self.group,
                 "context" if self.context else "",
-                json.dumps(self.params, sort_keys=True, separators=(",", ":"), default=list),
+                self.spelled_params,
             )
         )
+
+    @property
+    def spelled_params(self) -> str:
+        """The parameters as text, the same for equal ones."""
+        return json.dumps(self.params, sort_keys=True, separators=(",", ":"), default=list)
 
 
 def probe_name(function: Callable[..., Any]) -> str:

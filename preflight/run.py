@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 import signal
 import threading
 import time
@@ -15,57 +16,72 @@ import traceback
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anyio
 import anyio.to_thread
 from anyio.abc import TaskStatus
 
-from preflight import catalog
-from preflight.engine import outcomes_of, selected
+from preflight.cutting import CutError, cut
+from preflight.engine import SMOKE, outcomes_of, selected
 from preflight.errors import UsageError
-from preflight.executors.base import Executor
+from preflight.executors.base import Wanted
 from preflight.fleet import open_fleet
 from preflight.job import Job
-from preflight.judgement import STAGES, Check, Rule
+from preflight.judgement import STAGES, Check, PlanRequests, Rule
 from preflight.observe import Observer
 from preflight.outcome import Severity
-from preflight.place import ContextChoice, context_of, nodes_of
+from preflight.place import ContextChoice, claimed_count, context_of
 from preflight.progress import Progress, Step, ignore
+from preflight.reach import Way, choose, find
 from preflight.recording import (
+    Cluster,
     Facts,
     Fleet,
     Node,
     NodeRecord,
+    Origin,
     Recording,
     StageRecord,
     UnplannedCheck,
 )
-from preflight.request import Request
+from preflight.request import Request, probe_name
 from preflight.suppress import sift
+
+if TYPE_CHECKING:
+    from preflight.cache import Cache
 
 
 @dataclass(frozen=True, slots=True)
 class CheckOptions:
     """How and how far to look. Deadlines are seconds; `until` is the last stage.
 
-    ``executor` empty means ssh, which is what a person with a list of hosts wants. `steps` is the number of training
-    steps of the smoke run; None leaves it to the check.
+    `executor` empty means what the surroundings say (an allocation, a cluster), else ssh; `executor_options` are
+    `NAME=VALUE` for it. `allow` holds keys of `preflight.request.CONSENTS`. `steps` is the number of training steps of
+    the smoke run; None leaves it to the check.
     """
 
     hosts: str = ""
     hostfile: Path | None = None
     executor: str = ""
+    executor_options: tuple[str, ...] = ()
     trust_job: bool = False
     python: str = ""
     directory: str = ""
     prelude: bool = False
+    allow: tuple[str, ...] = ()
     until: str = "smoke"
     keep_going: bool = False
     steps: int | None = None
+    gather_deadline: float = 30.0
     open_deadline: float = 8.0
     node_deadline: float = 10.0
     link_deadline: float = 10.0
     smoke_deadline: float = 60.0
+
+    def longest_s(self) -> float:
+        """How long a run takes at the most once there are nodes; rounds of links beyond the first few are rare."""
+        return self.open_deadline + self.node_deadline + 6 * self.link_deadline + self.smoke_deadline
 
     @classmethod
     def field_names(cls) -> tuple[str, ...]:
@@ -80,33 +96,27 @@ def record(
     checks: Sequence[Check],
     *,
     progress: Progress | None = None,
+    cache: Cache | None = None,
 ) -> Recording:
     """Carry out a check of `base.jobs` and return the recording.
 
-    An interrupt ends it early; what was seen until then is in the recording, with `interrupted` set.
+    Where the verb is `smoke`, nodes are asked only what the smoke stage looks at, and links are not tried.
+
+    An interrupt ends it early; what was seen until then is in the recording, with `interrupted` set. In `cache`, which
+    is none that the job's tree could hold, is kept what is shipped to nodes.
 
     Raises:
         UsageError: there is no job, the nodes cannot be told, or the executor is unknown.
     """
     if not base.jobs:
         raise UsageError("no launch script or configuration was recognised in the paths given; nothing to check")
-    executor_name = options.executor or "ssh"
+    run = _Run(base, options, rules, checks, progress or ignore, cache)
     try:
-        executor = catalog.named(catalog.EXECUTORS, executor_name)
-    except KeyError as error:
-        raise UsageError(f"--on {executor_name}: {error.args[0]}") from None
-    nodes = nodes_of(
-        base.jobs,
-        hosts=options.hosts or "",
-        hostfile=options.hostfile,
-        trust_job=options.trust_job,
-        executor=executor_name,
-    )
-    run = _Run(replace(base, executor=executor_name), options, rules, checks, progress or ignore)
-    try:
-        anyio.run(run.until_terminated, executor, nodes)
+        anyio.run(run.until_terminated)
     except (KeyboardInterrupt, asyncio.CancelledError):  # Python 3.10 lets the cancelling by Ctrl-C out as it is
         run.interrupt(130)
+    if run.mistake is not None:
+        raise run.mistake
     return run.recording()
 
 
@@ -120,19 +130,36 @@ class _Run:
         rules: Sequence[Rule],
         checks: Sequence[Check],
         progress: Progress,
+        cache: Cache | None,
     ) -> None:
         self._base = base
         self._options = options
         self._rules = rules
-        self._checks = [check for check in checks if selected(check.meta, base.configuration)]
+        self._only_smoke = base.verb == SMOKE
+        self._stages_wanted = ("node", "smoke") if self._only_smoke else STAGES[: STAGES.index(options.until) + 1]
+        self._checks = [
+            check
+            for check in checks
+            if selected(check.meta, base.configuration) or (self._only_smoke and check.when == "node")
+        ]
+        #: Where only the smoke run counts: the probes that its checks look at.
+        self._read = {probe_name(probe) for check in checks if check.when == "smoke" for probe in check.reads}
         self._progress = progress
+        self._cache = cache
         self._began = time.monotonic()
         self._nodes: tuple[NodeRecord, ...] = ()
         self._stages: list[StageRecord] = []
         self._observer: Observer | None = None
         self._unplanned: list[UnplannedCheck] = []
+        self._shipped: dict[str, str] = {}
+        self._cut()
         self._under_way: tuple[str, float] | None = None
         self._interrupted = 0
+        self._executor = ""
+        self._origin: Origin | None = None
+        self._cluster: Cluster | None = None
+        #: What the user did wrong, if that turned out under way.
+        self.mistake: UsageError | None = None
         # One context for one job: a check of several jobs at once looks from the first one's.
         self._context: ContextChoice = context_of(
             base.jobs[0],
@@ -142,6 +169,17 @@ class _Run:
             prelude=options.prelude,
         )
 
+    def _cut(self) -> None:
+        """Find what has to be shipped for checks of plugins. One whose probes cannot be shipped is not asked."""
+        possible: list[Check] = []
+        for check in self._checks:
+            try:
+                self._shipped.update(cut(check.probes))
+                possible.append(check)
+            except CutError as error:
+                self._unplanned.extend(UnplannedCheck(check.meta.id, job.name, str(error)) for job in self._base.jobs)
+        self._checks = possible
+
     def now(self) -> float:
         """Seconds since the run began."""
         return time.monotonic() - self._began
@@ -150,6 +188,9 @@ class _Run:
         """Everything so far."""
         return replace(
             self._base,
+            executor=self._executor,
+            origin=self._origin,
+            cluster=self._cluster,
             context_provenance=self._context.provenance or self._context.missing,
             nodes=self._nodes,
             stages=tuple(self._stages),
@@ -159,7 +200,7 @@ class _Run:
             interrupted=self._interrupted,
         )
 
-    async def until_terminated(self, executor: Executor, nodes: Sequence[Node]) -> None:
+    async def until_terminated(self) -> None:
         """Carry the run out; SIGTERM cancels it, so that every agent is taken leave of in order.
 
         An exception raised by a signal handler would surface in whichever task happens to run, wrapped in the groups
@@ -168,7 +209,11 @@ class _Run:
         async with anyio.create_task_group() as group:
             if threading.current_thread() is threading.main_thread():
                 await group.start(self._watch_for_sigterm, group.cancel_scope)
-            await self.carry_out(executor, nodes)
+            try:
+                await self.carry_out()
+            except UsageError as error:
+                # Raised by `record`, outside the task group, which would wrap it.
+                self.mistake = error
             group.cancel_scope.cancel()
 
     async def _watch_for_sigterm(
@@ -188,20 +233,35 @@ class _Run:
             name, started = self._under_way
             self._stages.append(StageRecord(name, started, self.now(), skipped="it was interrupted"))
 
-    async def carry_out(self, executor: Executor, nodes: Sequence[Node]) -> None:
-        """Open the nodes, then one stage after the other."""
-        self._under_way = ("open", 0.0)
+    async def carry_out(self) -> None:
+        """Find the nodes, open them, then one stage after the other. Raises UsageError when nobody knows the nodes."""
+        options = self._options
+        way = await choose(
+            hosts=options.hosts,
+            hostfile=options.hostfile,
+            executor=options.executor,
+            options=options.executor_options,
+            environment=os.environ,
+        )
+        self._executor = way.executor.name
+        nodes = await self._gather(way)
+        self._under_way = ("open", self.now())
         async with open_fleet(
-            executor,
+            way.executor,
             nodes,
-            deadline_s=self._options.open_deadline,
-            on_progress=functools.partial(self._opened, {node.name for node in nodes}),
+            deadline_s=options.open_deadline,
+            on_progress=functools.partial(self._opened, {node.name for node in nodes}, self.now()),
             clock=self.now,
+            extra=tuple(self._shipped.items()),
+            trainer="smoke" in self._stages_wanted,
+            cache=self._cache,
         ) as fleet:
             self._nodes = fleet.records
             self._finish_stage()
-            self._observer = observer = Observer(fleet, self._context, self.now, self._progress)
-            for name in STAGES[: STAGES.index(self._options.until) + 1]:
+            self._observer = observer = Observer(
+                fleet, self._context, self.now, self._progress, frozenset(self._options.allow)
+            )
+            for name in self._stages_wanted:
                 self._nodes = fleet.records
                 # In a thread: agents end themselves when the head says nothing for a few seconds.
                 why_not = await anyio.to_thread.run_sync(self._why_not, name)
@@ -214,14 +274,47 @@ class _Run:
                 self._finish_stage()
             self._nodes = fleet.records
 
+    async def _gather(self, way: Way) -> tuple[Node, ...]:
+        """The nodes, as far as there are any; what the executor took for them is given back unless all goes well."""
+        options = self._options
+        self._under_way = ("gather", self.now())
+        ends = self.now() + options.gather_deadline
+
+        def tell(note: str) -> None:
+            self._progress(Step("gather", 0, 1, (way.executor.name,), ends - self.now(), note))
+
+        wanted = Wanted(
+            jobs=self._base.jobs,
+            named=way.named,
+            count=claimed_count(self._base.jobs),
+            trust_job=options.trust_job,
+            deadline_s=options.gather_deadline,
+            lasts_s=options.longest_s(),
+            environment=os.environ,
+            tell=tell,
+        )
+        try:
+            found = await find(way, wanted)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await way.executor.aclose()
+            raise
+        self._origin, self._cluster = found.origin, found.cluster
+        if self._origin.source == "executor" or self._origin.problem:
+            self._finish_stage()
+        # Without what it had to prepare an executor reaches nobody, and the reason is known already.
+        return () if self._origin.problem else found.nodes
+
     async def _observe(self, observer: Observer, stage: str, requests: list[Request]) -> None:
         if stage == "node":
             await observer.nodes(requests, deadline_s=self._options.node_deadline)
-        elif stage == "link":
-            await observer.links(requests, deadline_s=self._options.link_deadline)
+            return
+        more = functools.partial(self._follow_up, stage, observer)
+        if stage == "link":
+            await observer.links(requests, more, deadline_s=self._options.link_deadline)
         else:
             wanted = [self._with_steps(request) for request in requests]
-            await observer.ranks(wanted, deadline_s=self._options.smoke_deadline)
+            await observer.ranks(wanted, more, deadline_s=self._options.smoke_deadline)
 
     def _with_steps(self, request: Request) -> Request:
         """The request with the number of training steps the user asked for, if any."""
@@ -229,7 +322,7 @@ class _Run:
             return request
         return replace(request, params={**request.params, "steps": self._options.steps})
 
-    def _opened(self, awaited: set[str], record: NodeRecord) -> None:
+    def _opened(self, awaited: set[str], began_s: float, record: NodeRecord) -> None:
         """One node more answered, or cannot; `awaited` are the names not heard of yet."""
         awaited.discard(record.node.name)
         self._nodes = (*self._nodes, record)
@@ -237,7 +330,7 @@ class _Run:
         # Most problems begin with the node's name themselves.
         named = record.problem.startswith(f"{record.node.name}:") or not record.problem
         note = record.problem if named else f"{record.node.name}: {record.problem}"
-        left = self._options.open_deadline - self.now()
+        left = began_s + self._options.open_deadline - self.now()
         self._progress(Step("open", done, done + len(awaited), tuple(sorted(awaited)), left, note))
 
     def _finish_stage(self) -> None:
@@ -251,12 +344,17 @@ class _Run:
         silent = [record.node.name for record in self._nodes if record.problem]
         if len(silent) == len(self._nodes):
             # The first stage is where silent nodes are reported, so it takes place even when there is nobody to ask.
-            return "" if stage == "node" else "no node could be reached"
+            if stage == "node" and not self._only_smoke:
+                return ""
+            why = next((record.problem for record in self._nodes if self._only_smoke), "")
+            return f"no node could be reached ({why})" if why else "no node could be reached"
         if stage != "smoke":
             return ""
         if silent:
-            return f"{', '.join(silent)} cannot be reached, and the run would not be the job without them"
-        if self._options.keep_going:
+            why = next(record.problem for record in self._nodes if record.problem)
+            because = f" ({why})" if self._only_smoke else ""
+            return f"{', '.join(silent)} cannot be reached{because}, and the run would not be the job without them"
+        if self._options.keep_going or self._only_smoke:
             return ""
         outcomes = outcomes_of(self.recording(), self._rules, self._checks)
         findings = sift(outcomes, self._base).kept
@@ -265,27 +363,38 @@ class _Run:
             return f"{', '.join(errors)} would stop it anyway (--keep-going runs it all the same)"
         return ""
 
-    def _plan(self, stage: str, observer: Observer) -> list[Request]:
-        """What the checks of this stage want to know, each request once."""
-        fleet = Fleet(self._nodes)
+    async def _follow_up(self, stage: str, observer: Observer) -> list[Request]:
+        """What the facts of this stage make necessary besides; nothing that was asked already."""
+        asked = {record.request.key for record in observer.facts}
+        wanted = await anyio.to_thread.run_sync(self._plan, stage, observer, True)
+        return [request for request in wanted if request.key not in asked]
+
+    def _plan(self, stage: str, observer: Observer, further: bool = False) -> list[Request]:
+        """What the checks of this stage want to know, each request once; or what they want `further`."""
+        fleet = Fleet(self._nodes, self._executor, self._origin, self._cluster, self._base.wish)
         facts = Facts(tuple(observer.facts), tuple(observer.events))
         wanted: dict[str, Request] = {}
         for check in self._checks:
-            if check.when != stage:
+            plan = check.follow_up if further else check.plan
+            if check.when != stage or plan is None:
                 continue
             for job in self._base.jobs:
-                for request in self._planned(check, job, fleet, facts):
+                for request in self._planned(check, plan, job, fleet, facts):
+                    if self._only_smoke and stage == "node" and request.probe not in self._read:
+                        continue
                     first = wanted.setdefault(request.key, request)
                     if first is not request:
                         wanted[request.key] = _merged(first, request)
         return list(wanted.values())
 
-    def _planned(self, check: Check, job: Job, fleet: Fleet, facts: Facts) -> Iterable[Request]:
+    def _planned(self, check: Check, plan: PlanRequests, job: Job, fleet: Fleet, facts: Facts) -> Iterable[Request]:
         try:
-            return list(check.plan(job, fleet, facts))
+            return list(plan(job, fleet, facts))
         except Exception:
             # Kept in the recording, where it makes the check's outcome unknown instead of looking like a pass.
-            self._unplanned.append(UnplannedCheck(check.meta.id, job.name, traceback.format_exc(limit=-4)))
+            crashed = UnplannedCheck(check.meta.id, job.name, traceback.format_exc(limit=-4))
+            if crashed not in self._unplanned:
+                self._unplanned.append(crashed)
             return []
 
 

@@ -31,8 +31,10 @@ from preflight.node.wire import (
 )
 from preflight.recording import Node, NodeRecord
 
-#: An agent that says nothing for so long is lost; it beats every BEAT_S, and ends itself after LEASE_S likewise.
-SILENCE_S = LEASE_S
+#: An agent that says nothing for so long is lost. It beats every BEAT_S and ends itself after LEASE_S without a word
+#: from here; its guardian says within a lease that it was stopped. So this is for a node that is gone, and a busy one
+#: gets half a lease more.
+SILENCE_S = 1.5 * LEASE_S
 #: The agent answers a missed deadline itself; after so much more, the head does not wait for that either.
 GRACE_S = 3.0
 #: Beats exchanged before the first request, for a first estimate of the clocks' distance.
@@ -69,7 +71,8 @@ class Running:
 
     async def result(self) -> Done | Failed:
         """Wait for the answer, at most for the request's own deadline and a few seconds."""
-        with anyio.move_on_after(self.ask.deadline_s + GRACE_S):
+        allowed = self.ask.start_s + self.ask.deadline_s + GRACE_S
+        with anyio.move_on_after(allowed):
             await self._answered.wait()
         if self._answer is None:
             node = self._session.node.name
@@ -78,7 +81,7 @@ class Running:
                 Failed(
                     self.ask.id,
                     "timeout",
-                    f"the agent on {node} did not answer {self.ask.target} within {self.ask.deadline_s + GRACE_S:g} s",
+                    f"the agent on {node} did not answer {self.ask.target} within {allowed:g} s",
                 )
             )
         assert self._answer is not None
@@ -248,6 +251,12 @@ class AgentSession:
             notes=(*self.ready.notes, *lost),
         )
 
+    def speak(self, frame: bytes) -> None:
+        """Send a short frame from another thread, where the channel can do that (`PipeChannel.speak`)."""
+        speak = getattr(self._channel, "speak", None)
+        if speak is not None and not self.lost and not self._closing:
+            speak(frame)
+
     def post(self, message: Any) -> None:
         """Queue one frame. Raises WireError when it is too large; nothing happens when the node is lost."""
         try:
@@ -261,6 +270,12 @@ class AgentSession:
 
     async def _send_all(self) -> None:
         async for data in self._to_send:
+            # What was said at once goes out in one piece: each costs everybody on its way as much as a long one.
+            while True:
+                try:
+                    data += self._to_send.receive_nowait()
+                except (anyio.WouldBlock, anyio.EndOfStream):
+                    break
             try:
                 await self._channel.send(data)
             except ExecutorError as error:
@@ -291,11 +306,10 @@ class AgentSession:
         looked_s = time.monotonic()
         while not self.lost:
             self.post(Beat(time.time()))
-            await anyio.sleep(BEAT_S if self._measured.is_set() else BEAT_S / 10)
+            await anyio.sleep(BEAT_S)
             now = time.monotonic()
-            if now - looked_s > SILENCE_S / 2:
-                # It was this process that slept: what the agent said meanwhile is still unread.
-                self._heard_s = now
+            # While this process itself slept or got no processor, what the agent said lay unread.
+            self._heard_s = min(now, self._heard_s + max(0.0, now - looked_s - 2 * BEAT_S))
             looked_s = now
             if now - self._heard_s > SILENCE_S:
                 self._lose(f"its agent was silent for {now - self._heard_s:.1f} s")
@@ -323,6 +337,9 @@ class AgentSession:
         self._beats += 1
         if self._beats >= FIRST_BEATS:
             self._measured.set()
+        else:
+            # At once: whoever opened the node waits for this.
+            self.post(Beat(time.time()))
 
     def _run_time(self, at_s: float) -> float:
         """A moment by the node's wall clock as seconds since the run began, never later than now."""

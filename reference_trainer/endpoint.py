@@ -30,8 +30,13 @@ class Dialled:
     seconds: float = 0.0
 
 
-def listen(port: int) -> socket.socket:
-    """Listen on `port` on every interface, as the store will. Raises OSError (EADDRINUSE, EACCES) naming the port."""
+def listen(port: int, host: str = "") -> socket.socket:
+    """Listen on `port`, on every interface as the store will, or at the address `host`.
+
+    Raises OSError (EADDRINUSE, EACCES, EADDRNOTAVAIL) naming the port.
+    """
+    if host:
+        return _listen_at(host, port)
     try:
         return _listen(socket.AF_INET6, port)
     except OSError as error:
@@ -44,13 +49,22 @@ def listen(port: int) -> socket.socket:
         raise OSError(code, "cannot listen on port %d: %s" % (port, os.strerror(code))) from None
 
 
-def _listen(family: int, port: int) -> socket.socket:
+def _listen_at(host: str, port: int) -> socket.socket:
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return _listen(family, port, str(address[0]))
+    except OSError as error:
+        text = error.strerror or str(error)
+        raise OSError(error.errno or 0, "cannot listen on %s port %d: %s" % (host, port, text)) from None
+
+
+def _listen(family: int, port: int, host: str = "") -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        listener.bind(("::" if family == socket.AF_INET6 else "0.0.0.0", port))
+        listener.bind((host or ("::" if family == socket.AF_INET6 else "0.0.0.0"), port))
         listener.listen(1024)
     except OSError:
         listener.close()

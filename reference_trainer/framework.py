@@ -11,6 +11,16 @@ from reference_trainer import phases
 from reference_trainer.progress import Progress
 
 
+def is_paddle(params: Dict[str, Any]) -> bool:
+    """Whether this rank trains with paddle: `framework` says so, or the interpreter has it and no torch."""
+    import importlib.util
+
+    said = str(params.get("framework", ""))
+    if said:
+        return said == "paddle"
+    return importlib.util.find_spec("torch") is None and importlib.util.find_spec("paddle") is not None
+
+
 def load(me: Progress) -> Tuple[Any, Any]:
     """`torch` and `torch.distributed`, imported under an announcement because it takes seconds.
 
@@ -48,6 +58,26 @@ def choose_device(torch: Any, params: Dict[str, Any]) -> Tuple[str, Any]:
         torch.cuda.set_device(device)
         return wanted, device
     return wanted, torch.device("cpu")
+
+
+def device_named(torch: Any, name: str) -> Any:
+    """The device for `cpu`, `auto` (a GPU where there is one) or `cuda:N`.
+
+    Raises ProbeUnavailable of kind `missing` where a GPU is asked for that is not there.
+    """
+    devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if name == "auto":
+        name = "cuda:0" if devices else "cpu"
+    if name == "cpu":
+        return torch.device("cpu")
+    kind, _, number = name.partition(":")
+    if kind != "cuda" or not (number or "0").isdigit():
+        raise ProbeUnavailable("denied", "there is no device %r; there are cpu, auto and cuda:N" % name)
+    if int(number or 0) >= devices:
+        raise ProbeUnavailable("missing", "device %s is asked for, but torch sees %d GPUs" % (name, devices))
+    device = torch.device("cuda", int(number or 0))
+    torch.cuda.set_device(device)
+    return device
 
 
 def set_interface(params: Dict[str, Any], backend: str) -> None:

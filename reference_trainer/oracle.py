@@ -14,6 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
+from reference_trainer import arrays
+
 #: Ranks that share the digits of one element: 4^8 quanta leave 8 of 24 bits for steps and batches.
 WINDOW = 8
 BASE = 4
@@ -24,6 +26,9 @@ SIZES = (1, 1000, 4096, 262144)
 #: The learning rate: a power of two, so that the step is exact too.
 LEARNING_RATE = 0.125
 FEATURES = 4096
+#: The salt of the weights that exact steps train, and what they begin with in their units.
+STEPS_SALT = 5000
+START_QUANTA = 5.0
 _BATCH = (3, -2)
 _UNITS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 
@@ -70,40 +75,38 @@ def total(window: int, world_size: int) -> int:
 
 def units(elements: int, salt: int, device: Any) -> Any:
     """The unit of each element: float32[elements], a sign times one of eight powers of two, fixed by index and salt."""
-    import torch
+    return units_at(arrays.numbers(elements, device), salt)
 
-    index = torch.arange(elements, dtype=torch.int64, device=device)
+
+def units_at(index: Any, salt: int) -> Any:
+    """The units of these elements: `index` is int64 of any shape, the result float32 of the same."""
     mixed = (index + salt * 7919 + 1) * 40503 & 0xFFFFFFFF
     mixed = mixed ^ (mixed >> 9) ^ (mixed >> 17)
-    table = torch.tensor(_UNITS, dtype=torch.float32, device=device)
-    return table[(mixed >> 1) & 7] * (1 - 2 * (mixed & 1)).to(torch.float32)
+    return arrays.table(_UNITS, (mixed >> 1) & 7) * arrays.floats(1 - 2 * (mixed & 1))
 
 
 def contribution(rank: int, world_size: int, elements: int, salt: int, device: Any) -> Any:
     """What `rank` puts into a sum: float32[elements]."""
-    unit = units(elements, salt, device)
+    index = arrays.numbers(elements, device)
+    return units_at(index, salt) * share_at(index, rank, world_size, elements)
+
+
+def share_at(index: Any, rank: int, world_size: int, elements: int) -> Any:
+    """How many quanta `rank` puts into these elements of a tensor of `elements`: float32 of the shape of `index`."""
     count = windows(world_size)
     if elements < count:
-        return unit * (rank + 1)
-    return unit * digit(rank) * _mine(rank // WINDOW, count, elements, device)
+        return arrays.full(float(rank + 1), index)
+    return arrays.floats(index % count == rank // WINDOW) * digit(rank)
 
 
 def expected_sum(world_size: int, elements: int, salt: int, device: Any) -> Any:
     """What the sum over all ranks must be, in closed form: float32[elements]."""
-    import torch
-
     unit = units(elements, salt, device)
     count = windows(world_size)
     if elements < count:
         return unit * (world_size * (world_size + 1) // 2)
-    totals = torch.tensor([total(w, world_size) for w in range(count)], dtype=torch.float32, device=device)
-    return unit * totals[torch.arange(elements, device=device) % count]
-
-
-def _mine(window: int, count: int, elements: int, device: Any) -> Any:
-    import torch
-
-    return (torch.arange(elements, device=device) % count == window).to(torch.float32)
+    totals = [float(total(w, world_size)) for w in range(count)]
+    return unit * arrays.table(totals, arrays.numbers(elements, device) % count)
 
 
 def compare(
@@ -122,35 +125,27 @@ def compare(
         unit, world_size, quantum: how the sum was coded (`units`, and the size of one quantum in them); without
             a unit nothing is decoded.
     """
-    import torch
-
-    wrong = (got.view(torch.int32) != expected.view(torch.int32)).flatten().nonzero().flatten()
-    if wrong.numel() == 0:
+    wrong, index = arrays.wrong(got, expected)
+    if not wrong:
         return None
-    index = int(wrong[0])
-    seen, right = float(got.flatten()[index]), float(expected.flatten()[index])
-    flipped = _bits(got, index) ^ _bits(expected, index)
+    elements = arrays.size(got)
+    seen, right = float(got.reshape(-1)[index]), float(expected.reshape(-1)[index])
+    flipped = arrays.bits(got, index) ^ arrays.bits(expected, index)
     counts: Dict[str, int] = {}
     if unit is not None:
-        counts = _decode(seen, right, float(unit[index]) * quantum, index, int(got.numel()), world_size)
+        counts = _decode(seen, right, float(unit[index]) * quantum, index, elements, world_size)
     return Mismatch(
         operation,
         rank,
-        int(got.numel()),
-        int(wrong.numel()),
+        elements,
+        wrong,
         index,
         repr(right),
         repr(seen),
         "0x%08x" % flipped,
         counts,
-        _explain(counts, flipped, int(wrong.numel()), int(got.numel())),
+        _explain(counts, flipped, wrong, elements),
     )
-
-
-def _bits(tensor: Any, index: int) -> int:
-    import torch
-
-    return int(tensor.flatten()[index].view(torch.int32)) & 0xFFFFFFFF
 
 
 def _decode(seen: float, right: float, quantum: float, index: int, elements: int, world_size: int) -> Dict[str, int]:
@@ -193,6 +188,28 @@ def _explain(counts: Dict[str, int], flipped: int, wrong: int, elements: int) ->
     return "no combination of whole contributions gives this"
 
 
+def off_by(quanta: float, index: int, elements: int, world_size: int) -> Dict[str, int]:
+    """Whose contributions to one element are too many or too few, by how many; empty when nothing simple explains it.
+
+    Args:
+        quanta: by how much the element is off. From one contribution too few to two too many of each rank can be told.
+    """
+    if quanta != quanta or abs(quanta) >= 1 << 24 or quanta != int(quanta):
+        return {}
+    left = int(quanta)
+    count = windows(world_size)
+    if elements < count:
+        return {str(abs(left) - 1): 1 if left > 0 else -1} if 1 <= abs(left) <= world_size else {}
+    window = index % count
+    found: Dict[str, int] = {}
+    for rank in range(window * WINDOW, min((window + 1) * WINDOW, world_size)):
+        times = (left + 1) % BASE - 1
+        left = (left - times) // BASE
+        if times:
+            found[str(rank)] = times
+    return {} if left else found
+
+
 Run = Callable[..., Any]
 
 
@@ -211,9 +228,8 @@ def check_collectives(collectives: Any, rank: int, world_size: int, device: Any)
     Args:
         collectives: does the work: `all_reduce(tensor, what)`, `broadcast(tensor, root, what)`,
             `all_gather(outputs, tensor, what)`, `reduce_scatter(output, inputs, what)`.
+        device: of torch, or `arrays.NUMPY` where the collectives carry arrays of numpy.
     """
-    import torch
-
     found: List[Mismatch] = []
     done: List[str] = []
     unsupported: List[str] = []
@@ -231,17 +247,17 @@ def check_collectives(collectives: Any, rank: int, world_size: int, device: Any)
         judge(what, tensor, expected_sum(world_size, elements, salt, device), units(elements, salt, device))
     for root in _roots(world_size):
         what = "broadcast of 4096 elements from rank %d" % root
-        tensor = _owned(root, 4096, device) if rank == root else torch.zeros(4096, device=device)
+        tensor = _owned(root, 4096, device) if rank == root else arrays.zeros(4096, device)
         collectives.broadcast(tensor, root, what)
         judge(what, tensor, _owned(root, 4096, device))
     what = "all_gather of 1000 elements"
-    outputs = [torch.zeros(1000, device=device) for _ in range(world_size)]
+    outputs = [arrays.zeros(1000, device) for _ in range(world_size)]
     collectives.all_gather(outputs, _owned(rank, 1000, device), what)
     for owner, output in enumerate(outputs):
         judge("%s, part of rank %d" % (what, owner), output, _owned(owner, 1000, device))
     what = "reduce_scatter of 1000 elements a rank"
     parts = [contribution(rank, world_size, 1000, 100 + part, device) for part in range(world_size)]
-    output = torch.zeros(1000, device=device)
+    output = arrays.zeros(1000, device)
     if collectives.reduce_scatter(output, parts, what):
         judge(what, output, expected_sum(world_size, 1000, 100 + rank, device), units(1000, 100 + rank, device))
     else:
@@ -258,39 +274,70 @@ def _owned(rank: int, elements: int, device: Any) -> Any:
     return units(elements, 1000 + rank, device) * (rank + 1)
 
 
-def check_steps(collectives: Any, rank: int, world_size: int, steps: int, device: Any) -> Checked:
+class ExactModel:
+    """A linear layer of torch whose gradient does not depend on its weights, for the exact steps."""
+
+    def __init__(self, start: Any) -> None:
+        import torch
+
+        self._model = torch.nn.Linear(len(start), 1, bias=False).to(start.device)
+        with torch.no_grad():
+            self._model.weight.copy_(start.view(1, -1))
+        self._optimizer = torch.optim.SGD(self._model.parameters(), lr=LEARNING_RATE)
+
+    def gradient(self, inputs: Any) -> Any:
+        """The gradient of the summed outputs, float32[features], as autograd has it."""
+        self._optimizer.zero_grad()
+        self._model(inputs).sum().backward()
+        return self._model.weight.grad.flatten()
+
+    def step(self, gradient: Any) -> None:
+        """One step of SGD along the gradient summed over all ranks."""
+        self._model.weight.grad = gradient.view(1, -1)
+        self._optimizer.step()
+
+    def weights(self) -> Any:
+        """float32[features]."""
+        return self._model.weight.detach().flatten()
+
+
+def check_steps(
+    collectives: Any,
+    rank: int,
+    world_size: int,
+    steps: int,
+    device: Any,
+    *,
+    build: Callable[[Any], Any] = ExactModel,
+) -> Checked:
     """Train a linear model by SGD with summed gradients; gradients and final weights are known in advance.
 
     The loss is linear in the weights, so the gradient is the sum of the inputs whatever the weights are. Each
     step's gradient is compared as well, so that a fault is tied to a step and to a rank.
-    """
-    import torch
 
+    Args:
+        build: makes the model from its first weights: another framework's own, with the methods of `ExactModel`.
+    """
     steps = min(steps, MOST_EXACT_STEPS)
-    unit = units(FEATURES, 5000, device)
-    mine = contribution(rank, world_size, FEATURES, 5000, device)
-    gradient = expected_sum(world_size, FEATURES, 5000, device)
-    start = unit * 5.0
-    model = torch.nn.Linear(FEATURES, 1, bias=False).to(device)
-    with torch.no_grad():
-        model.weight.copy_(start.view(1, -1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
-    inputs = torch.stack([mine * factor for factor in _BATCH])
+    unit = units(FEATURES, STEPS_SALT, device)
+    mine = contribution(rank, world_size, FEATURES, STEPS_SALT, device)
+    expected = expected_sum(world_size, FEATURES, STEPS_SALT, device)
+    start = unit * START_QUANTA
+    model = build(start)
+    inputs = arrays.stack([mine * factor for factor in _BATCH])
     found: List[Mismatch] = []
     done: List[str] = []
     for step in range(steps):
-        optimizer.zero_grad()
-        model(inputs).sum().backward()
+        gradient = model.gradient(inputs)
         what = "gradients of exact step %d" % step
-        collectives.all_reduce(model.weight.grad, what)
-        mismatch = compare(what, rank, model.weight.grad.flatten(), gradient, unit=unit, world_size=world_size)
+        collectives.all_reduce(gradient, what)
+        mismatch = compare(what, rank, gradient, expected, unit=unit, world_size=world_size)
         done.append(what)
         if mismatch is not None:
             found.append(mismatch)
-        optimizer.step()
+        model.step(gradient)
     what = "weights after %d exact steps" % steps
-    expected = start - gradient * (LEARNING_RATE * steps)
-    last = compare(what, rank, model.weight.detach().flatten(), expected)
+    last = compare(what, rank, model.weights(), start - expected * (LEARNING_RATE * steps))
     done.append(what)
     if last is not None:
         found.append(last)

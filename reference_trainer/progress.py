@@ -42,11 +42,19 @@ class Progress:
         self._waiting_for: List[int] = []
         self._loading = False
         self._inside = False
+        self._idle = False
         self._told = False
         self._told_at = 0.0
         self._since = self._began
         self._quit = threading.Event()
+        #: Called before each collective with its number: a drill may have something in mind.
+        self.before_collective: Callable[[int], None] = _nothing
         self._heart: Optional[threading.Thread] = None
+
+    @property
+    def began_s(self) -> float:
+        """When this rank began, by `time.monotonic`."""
+        return self._began
 
     def start(self) -> None:
         """Let the heart beat."""
@@ -65,6 +73,10 @@ class Progress:
         with self._lock:
             self._emit(data)
 
+    def drilled(self, **what: Any) -> None:
+        """A fault that was asked for is played now."""
+        self.say(phases.DRILL, phase=self.phase, **what)
+
     def reached(self, phase: str, **details: Any) -> None:
         """A phase is behind this rank."""
         self.phase = phase
@@ -80,6 +92,7 @@ class Progress:
         collective: bool = False,
         loading: bool = False,
         brief: bool = False,
+        idle: bool = False,
         details: Optional[Dict[str, Any]] = None,
     ) -> int:
         """About to do something that may block.
@@ -89,15 +102,18 @@ class Progress:
             collective: it takes every rank; it gets the next number, the same on all ranks.
             loading: heartbeats may pause meanwhile, because libraries are loaded under the interpreter's lock.
             brief: one of many that are mostly short, such as a step: told only every `BRIEF_S`.
+            idle: there is nothing to do until one of `waiting_for` asks for something.
 
         Returns the number of the collective (of the last one when this is none).
         """
+        if collective:
+            self.before_collective(self.collective + 1)
         with self._state:
             self._moved()
             if collective:
                 self.collective += 1
             self._what, self._waiting_for, self._loading = what, list(waiting_for), loading
-            self._inside = collective
+            self._inside, self._idle = collective, idle
         self._told = not brief or self._since - self._told_at >= BRIEF_S
         if not self._told:
             return self.collective
@@ -111,23 +127,31 @@ class Progress:
         }
         if collective:
             data["collective"] = self.collective
+        if idle:
+            data["idle"] = True
         if details:
             data["details"] = details
         self.say(phases.ENTERING, **data)
         return self.collective
 
-    def waits_for(self, ranks: Sequence[int]) -> None:
-        """The same wait goes on, but for these ranks only."""
-        if list(ranks) != self._waiting_for:
-            self._waiting_for = list(ranks)
-            self.say(phases.ENTERING, what=self._what, phase=self.phase, waiting_for=list(ranks), again=True)
+    def waits_for(self, ranks: Sequence[int], *, idle: bool = False) -> None:
+        """The same goes on, but it waits for these ranks only; `idle` as in `entering`."""
+        if list(ranks) != self._waiting_for or idle != self._idle:
+            with self._state:
+                self._waiting_for, self._idle = list(ranks), idle
+            self.say(phases.ENTERING, what=self._what, phase=self.phase, waiting_for=list(ranks), idle=idle, again=True)
+
+    def still(self) -> None:
+        """The main thread is still at what it entered, and gets on with it; the next heartbeat says so."""
+        with self._state:
+            self._moved()
 
     def left(self, *, collective: bool = False) -> None:
         """What was entered last is over."""
         seconds = time.monotonic() - self._since
         with self._state:
             what, self._what, self._waiting_for, self._loading = self._what, "", [], False
-            self._inside = False
+            self._inside = self._idle = False
             self._moved()
         if not self._told:
             return
@@ -158,6 +182,11 @@ class Progress:
                     "collective": self.collective,
                     "inside": self._inside,
                     "loading": self._loading,
+                    "idle": self._idle,
                     "since_s": round(time.monotonic() - self._since, 3),
                 }
             self.say(phases.BEAT, beat=beat, **now)
+
+
+def _nothing(collective: int) -> None:
+    """No drill."""

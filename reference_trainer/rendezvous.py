@@ -23,8 +23,11 @@ _SLICE_S = 1.0
 
 
 def open_listener(params: Dict[str, Any], me: Progress) -> Optional[socket.socket]:
-    """Rank 0 takes the master port at once, before the slow import, so that a port in use is known at once."""
-    if me.rank != 0:
+    """Rank 0 takes the master port at once, before the slow import, so that a port in use is known at once.
+
+    Not where the launcher serves the store itself (`agent_store`): its port is rightly in use.
+    """
+    if me.rank != 0 or params.get("agent_store"):
         return None
     port = int(params["master_port"])
     try:
@@ -77,6 +80,19 @@ class Dialling:
         )
 
 
+def reach(params: Dict[str, Any], me: Progress, dialling: Dialling) -> None:
+    """Wait until the master's port has opened to this rank. Raises ProbeUnavailable with how it did not."""
+    host, port = str(params["master_addr"]), int(params["master_port"])
+    me.entering("connection to the master %s:%d" % (host, port), waiting_for=[] if me.rank == 0 else [0])
+    reached = dialling.result()
+    if reached.result != "open":
+        raise ProbeUnavailable(
+            "timeout",
+            "rank %d cannot reach the master %s:%d (%s): %s" % (me.rank, host, port, reached.result, reached.error),
+        )
+    me.left()
+
+
 def meet(
     dist: Any,
     params: Dict[str, Any],
@@ -85,22 +101,25 @@ def meet(
     dialling: Dialling,
     timeout_s: float,
 ) -> Any:
-    """Connect to the master's store and wait there for everybody."""
+    """Connect to the master's store and wait there for everybody.
+
+    `params` may hold `store_prefix`, where others use the store too, and `on_store`, which is called with the store
+    before anything is said there.
+    """
     host, port = str(params["master_addr"]), int(params["master_port"])
     world_size = int(params["world_size"])
     store = None
     if listener is not None:
         store = _own_store(dist, host, port, listener, timeout_s)
-    me.entering("connection to the master %s:%d" % (host, port), waiting_for=[] if me.rank == 0 else [0])
-    reached = dialling.result()
-    if reached.result != "open":
-        raise ProbeUnavailable(
-            "timeout",
-            "rank %d cannot reach the master %s:%d (%s): %s" % (me.rank, host, port, reached.result, reached.error),
-        )
+    reach(params, me, dialling)
     if store is None:
+        me.entering("store of the master %s:%d" % (host, port), waiting_for=[0])
         store = dist.TCPStore(host, port, None, False, timedelta(seconds=timeout_s), False)
-    me.left()
+        me.left()
+    if params.get("store_prefix"):
+        store = dist.PrefixStore(str(params["store_prefix"]), store)
+    if params.get("on_store") is not None:
+        params["on_store"](store)
     _introduce(store, params, me, world_size)
     me.entering("all ranks to reach the store", waiting_for=[r for r in range(world_size) if r != me.rank])
     ends = time.monotonic() + timeout_s

@@ -1,4 +1,4 @@
-"""A few ordinary DistributedDataParallel steps on a task that can be learnt, and what must hold afterwards.
+"""A few ordinary training steps on a task that can be learnt, and what must hold afterwards.
 
 Exiting with 0 proves nothing: a run can end normally with weights that never moved. So the loss must fall, every
 tensor must move, every rank must hold the same bits, and one process on the same shards must come to the same
@@ -21,8 +21,24 @@ MOST_COMPARED_STEPS = 10
 TOLERANCE = 1e-6
 #: More ranks than this are not trained over again in one process: it would take longer than the run itself.
 MOST_COMPARED_RANKS = 64
+#: So many steps of the timeline are kept, of more the first and the last.
+MOST_DRAWN = 40
 #: The last losses must be below this part of the first ones.
 LOSS_FALLS_TO = 0.9
+
+
+@dataclass(frozen=True)
+class Step:
+    """When a step began, and how long it and its parts took, in seconds; what is left of it is the optimizer's.
+
+    The backward pass includes what it waits for other ranks. A GPU works behind what its process does: there only the
+    whole step is known.
+    """
+
+    at_s: float
+    total_s: float
+    forward_s: Optional[float] = None
+    backward_s: Optional[float] = None
 
 
 @dataclass(frozen=True)
@@ -31,8 +47,7 @@ class Trained:
 
     losses: List[float] = field(default_factory=list)
     step_s: List[float] = field(default_factory=list)
-    unmoved: List[str] = field(default_factory=list)
-    digest: str = ""
+    timeline: List[Step] = field(default_factory=list)
 
 
 def shard(rank: int, device: Any) -> Tuple[Any, Any]:
@@ -63,31 +78,59 @@ def train(
     *,
     before: Callable[[int], Any],
     after: Callable[[int], Any],
+    began_s: float = 0.0,
 ) -> Trained:
-    """`steps` steps of SGD; `before` and `after` are called around each. `model` is already wrapped in DDP."""
+    """`steps` steps of SGD; `before` and `after` are called around each. `model` is already wrapped for several ranks.
+
+    Of many steps the timeline holds the first and the last; its times count from `began_s` of `time.monotonic`.
+    """
     import torch
 
     samples, labels = data
-    start = [(name, tensor.detach().clone()) for name, tensor in model.named_parameters()]
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
     criterion = torch.nn.CrossEntropyLoss()
     losses: List[Any] = []
-    took: List[float] = []
+    marks: List[Tuple[float, float, float, float]] = []
     for step in range(steps):
-        began = time.perf_counter()
+        began = time.monotonic()
         before(step)
         optimizer.zero_grad()
         loss = criterion(model(samples), labels)
+        forward = time.monotonic()
         loss.backward()
+        backward = time.monotonic()
         optimizer.step()
         if samples.is_cuda:
             torch.cuda.synchronize(samples.device)
         losses.append(loss.detach())
         after(step)
-        took.append(time.perf_counter() - began)
-    now = dict(model.named_parameters())
-    unmoved = [name for name, tensor in start if torch.equal(tensor, now[name])]
-    return Trained([float(loss) for loss in losses], took, unmoved, digest(model))
+        marks.append((began, forward, backward, time.monotonic()))
+    return Trained(
+        [float(loss) for loss in losses],
+        [end - began for began, _, _, end in marks],
+        [_step(mark, began_s, samples.is_cuda) for mark in ends(marks, MOST_DRAWN)],
+    )
+
+
+def _step(mark: Tuple[float, float, float, float], began_s: float, behind: bool) -> Step:
+    began, forward, backward, end = mark
+    at_s, total_s = round(began - began_s, 6), round(end - began, 6)
+    return (
+        Step(at_s, total_s) if behind else Step(at_s, total_s, round(forward - began, 6), round(backward - forward, 6))
+    )
+
+
+def ends(values: List[Any], most: int) -> List[Any]:
+    """The first and the last half of `most` of them."""
+    return values if len(values) <= most else values[: most // 2] + values[-(most // 2) :]
+
+
+def unmoved(model: Any, device: Any) -> List[str]:
+    """The tensors of `model` that are still what they were at the start."""
+    import torch
+
+    start = dict(build(device).named_parameters())
+    return [name for name, tensor in model.named_parameters() if torch.equal(tensor, start[name])]
 
 
 def digest(model: Any) -> str:
@@ -99,8 +142,13 @@ def digest(model: Any) -> str:
     return found.hexdigest()
 
 
-def difference_to_one_process(model: Any, world_size: int, steps: int, device: Any) -> Optional[float]:
-    """Largest difference between `model` and one process that trained on all shards; None when it is not compared."""
+def difference_to_one_process(
+    model: Any, world_size: int, steps: int, device: Any, after: Callable[[], Any] = lambda: None
+) -> Optional[float]:
+    """Largest difference between `model` and one process that trained on all shards; None when it is not compared.
+
+    `after` is called after each piece of the work, which takes long on a busy node.
+    """
     import torch
 
     if steps > MOST_COMPARED_STEPS or world_size > MOST_COMPARED_RANKS:
@@ -113,6 +161,7 @@ def difference_to_one_process(model: Any, world_size: int, steps: int, device: A
         optimizer.zero_grad()
         for samples, labels in shards:
             (criterion(alone(samples), labels) / world_size).backward()
+            after()
         optimizer.step()
     pairs = zip(model.parameters(), alone.parameters())
     # torch's maximum keeps a not-a-number, Python's may lose it.

@@ -90,6 +90,8 @@ def a_check(
         id,
         name or f"fault-{id.lower()}",
         plan=nothing_to_ask,
+        probes=(),
+        cost="nothing",
         when=when,
         severity=severity,
         evidence=("https://example.org/",),

@@ -18,9 +18,12 @@ ABOVE = {
     "preflight/sources": r"preflight\.(?!job\b|sources\b|tables\b|redact\b)",
     "preflight/tables": r"preflight\.(?!job\b|tables\b)",
     "preflight/node": r"preflight\.(?!node\b)",
-    "preflight/executors": r"preflight\.(?!executors\b|job\b|node\b|recording\b)",
-    "rules/preflight_rules": r"preflight\.(?!job\b|judgement\b|outcome\b|tables\b)|preflight_checks|reference_trainer",
-    "checks/preflight_checks/probes": r"preflight\.(?!node\b)|preflight_checks\.(?!probes\b)",
+    # How code is packed for another process is the same for agents and bridges.
+    "preflight/executors": r"preflight\.(?!executors\b|bundle\b|errors\b|job\b|node\b|recording\b|saved\b|sources\b)",
+    # How parameters are cut and dealt is arithmetic that rules, checks and trainer must agree on.
+    "rules/preflight_rules": r"preflight\.(?!job\b|judgement\b|outcome\b|tables\b)|preflight_checks|"
+    r"reference_trainer\.(?!ps\.sharding\b)",
+    "checks/preflight_checks/probes": r"preflight\.(?!node\b|redact\b)|preflight_checks\.(?!probes\b)",
     "reference_trainer": r"preflight\.(?!node\b)|preflight_checks|preflight_rules",
 }
 

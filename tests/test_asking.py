@@ -27,6 +27,13 @@ SCRIPT = "import shared%d\nimport torch.distributed as dist\n\ndist.init_process
 SHARED = "import torch.distributed as dist\n\ndef start():\n    dist.barrier()\n%s"
 
 
+@pytest.fixture(autouse=True)
+def _threads_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that other tests left in this process do not count; those that a test here starts do."""
+    there = set(threading.enumerate())
+    monkeypatch.setattr(threading, "active_count", lambda: 1 + len(set(threading.enumerate()) - there))
+
+
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("many")

@@ -13,7 +13,9 @@ import pytest
 from preflight import api, remembering
 from preflight.cache import Cache, default_folder
 from preflight.configuration import Configuration
+from preflight.recording import Recording
 from preflight.report import Report, to_json
+from preflight.run import CheckOptions
 
 KEY = "0" * 64
 LAUNCH = "#!/bin/bash\ntorchrun --nnodes=2 --nproc_per_node=8 --master_port=99999 train.py --x ds.json\n"
@@ -184,3 +186,24 @@ def test_entries_are_json(tree: Path, cache: Cache) -> None:
     (entry,) = cache.folder.iterdir()
     _, first, second = entry.read_bytes().split(b"\n")
     assert json.loads(first)["verdict"] == "no-go" and json.loads(second)[0]["name"]
+
+
+@pytest.mark.parametrize(
+    ("place", "believed"), [("home/cache", True), ("tree/cache", False), ("repository/inner/cache", False)]
+)
+def test_what_is_kept_for_nodes_lies_in_no_tree_and_no_repository(
+    place: str, believed: bool, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "repository" / ".git").mkdir(parents=True)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / place))
+    given: list[Cache | None] = []
+
+    def record(base: Recording, *_: Any, cache: Cache | None, **__: Any) -> Recording:
+        given.append(cache)
+        return base
+
+    monkeypatch.setattr("preflight.run.record", record)
+    api.check([tree], CheckOptions(), root=tree)
+    assert [cache.folder if cache else None for cache in given] == [
+        tmp_path / place / "preflight" if believed else None
+    ]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from preflight import __version__, assemble, cli
-from preflight.recording import save
+from preflight.saved import save
 from tests.building import a_recording, assert_follows_schema, job, reached
 
 GOOD = "#!/bin/bash\ntorchrun --standalone --nproc_per_node=2 train.py\n"
@@ -309,7 +309,8 @@ def test_rules_and_explain_agree(capfd: pytest.CaptureFixture[str]) -> None:
 
 def test_an_area_is_explained_by_its_list(capfd: pytest.CaptureFixture[str]) -> None:
     assert called("explain", "nod") == 0
-    assert [row.split()[0] for row in capfd.readouterr().out.splitlines()] == ["NOD001", "NOD002"]
+    ids = [row.split()[0] for row in capfd.readouterr().out.splitlines()]
+    assert ids[:2] == ["NOD001", "NOD002"] and ids == sorted(ids) and all(id.startswith("NOD") for id in ids)
 
 
 def test_a_report_is_told_from_a_recording(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -419,3 +420,11 @@ def test_files_are_listed_by_job(
     monkeypatch.chdir(tree)
     assert called("lint", "--list-files", "--exclude", "good") == 0
     assert capfd.readouterr().out == "bad/run.sh\n    bad/run.sh  (shell)\n    bad/train.py  (python)\n"
+
+
+def test_what_is_to_be_done_at_the_end_of_the_process_is_done() -> None:
+    code = "import atexit; from preflight import cli; atexit.register(print, 'at the end', end=''); cli.main()"
+    done = subprocess.run([sys.executable, "-c", code, "--version"], capture_output=True, text=True, timeout=30)
+    assert (done.stdout, done.stderr, done.returncode) == (f"preflight {__version__}\nat the end", "", 0)
+    refused = subprocess.run([sys.executable, "-c", code, "none"], capture_output=True, text=True, timeout=30)
+    assert (refused.stdout, refused.returncode) == ("at the end", 2)

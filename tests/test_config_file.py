@@ -12,8 +12,8 @@ from preflight.config_file import Choices
 from preflight.configuration import Configuration, SeverityChoice
 from preflight.errors import UsageError
 from preflight.outcome import VerdictKind
-from preflight.recording import load, save
 from preflight.report import Report
+from preflight.saved import load, save
 from tests.building import a_recording, assert_follows_schema, job
 
 #: RDV001 (error): two nodes that meet at the loopback address of each. ENV001 (warning, medium): a slip of the pen.

@@ -38,7 +38,7 @@ HEAVY = {
 #: Where a terminal is needed at once; who may need an event loop, what lint leaves unimported says (test_imports).
 #: The reader of YAML is itself imported only by a source that has some to read.
 ALLOWED = {
-    "rich": {f"preflight.reporters.{name}" for name in ("page", "coverage", "sheet")},
+    "rich": {"preflight.diagnosis.telling", *(f"preflight.reporters.{name}" for name in ("page", "coverage", "sheet"))},
     "yaml": {"preflight.sources.lenient_yaml"},
 }
 LAZY = {"preflight.sources.lenient_yaml"}
@@ -54,7 +54,7 @@ def modules() -> Iterator[tuple[str, Path]]:
 
 
 MODULES = dict(modules())
-ON_NODES = sorted(path for folder in SHIPPED for path in folder.rglob("*.py"))
+ON_NODES = [*sorted(path for folder in SHIPPED for path in folder.rglob("*.py")), ROOT / "preflight" / "redact.py"]
 
 
 def short(path: Path) -> str:
@@ -110,6 +110,17 @@ def test_metadata_keeps_its_promises(item: Rule | Check) -> None:
     if meta.severity is Severity.ERROR:
         assert meta.confidence is Confidence.HIGH
     assert re.fullmatch(r"\d+\.\d+", meta.since)
+
+
+CHECKS = [item for item in ITEMS if isinstance(item, Check)]
+
+
+@pytest.mark.parametrize("item", CHECKS, ids=identity)
+def test_a_check_names_the_probes_it_asks_and_what_they_cost(item: Check) -> None:
+    assert item.cost and not item.cost.endswith(".")
+    for probe in item.probes:
+        assert inspect.getdoc(probe), f"{probe} does not say what it observes"
+        assert any(Path(inspect.getfile(probe)).is_relative_to(folder) for folder in SHIPPED), f"{probe} is not shipped"
 
 
 # --- imports ---

@@ -2,73 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from preflight.culprit import Culprit, Member, culprit, decision_time
-from preflight.recording import EventRecord, FactRecord, Unavailable
-from preflight.request import Request
+from preflight.culprit import Culprit, decision_time
 from reference_trainer import phases
-
-
-class Story:
-    """What ranks said, told in order. Rank r runs on node r."""
-
-    def __init__(self, world_size: int) -> None:
-        self.requests = [Request("m:f", f"node{r}", {"rank": r}, group="g") for r in range(world_size)]
-        self.events: list[EventRecord] = []
-        self.records: list[FactRecord] = []
-
-    def say(self, rank: int, at_s: float, event: str, **data: Any) -> None:
-        self._add(rank, at_s, "child", {"event": event, **data})
-
-    def agent(self, rank: int, at_s: float, **data: Any) -> None:
-        self._add(rank, at_s, "agent", data)
-
-    def phase(self, rank: int, at_s: float, name: str) -> None:
-        self.say(rank, at_s, phases.PHASE, phase=name)
-
-    def collective(self, rank: int, at_s: float, number: int, *, took: float | None = None) -> None:
-        """Enter a collective, and leave it `took` seconds later."""
-        self.say(rank, at_s, phases.ENTERING, what=f"sum {number}", waiting_for=[], collective=number)
-        if took is not None:
-            self.say(rank, at_s + took, phases.LEFT, what=f"sum {number}", collective=number, seconds=took)
-
-    def beats(self, rank: int, start_s: float, end_s: float) -> None:
-        at_s = start_s
-        while at_s <= end_s:
-            self.say(rank, at_s, phases.BEAT, progress=0)
-            at_s += 0.5
-
-    def training(self, *, until_s: float, quiet: tuple[int, ...] = ()) -> None:
-        """Everybody is past the first sum at 5 s; all but the quiet ones beat until `until_s`."""
-        for rank in range(len(self.requests)):
-            self.phase(rank, 0.2, phases.STARTED)
-            self.phase(rank, 4.0, phases.GROUP)
-            self.collective(rank, 4.5, 1, took=0.1)
-            self.beats(rank, 0.5, 5.0 if rank in quiet else until_s)
-
-    def ends(
-        self,
-        rank: int,
-        at_s: float,
-        kind: str,
-        reason: str = "why",
-        code: int | None = None,
-        detail: str = "",
-    ) -> None:
-        why = Unavailable(kind, reason, detail, code)
-        self.records.append(FactRecord(self.requests[rank], None, why, 0.0, at_s))
-
-    def finishes(self, rank: int, at_s: float) -> None:
-        self.records.append(FactRecord(self.requests[rank], {}, None, 0.0, at_s))
-
-    def blame(self, now_s: float) -> Culprit | None:
-        members = [Member(r, q.node, q.key) for r, q in enumerate(self.requests)]
-        return culprit(members, self.events, self.records, now_s=now_s)
-
-    def _add(self, rank: int, at_s: float, origin: str, data: dict[str, Any]) -> None:
-        request = self.requests[rank]
-        self.events.append(EventRecord(request.key, request.node, at_s, origin, data))
+from tests.story import Story
 
 
 def named(found: Culprit | None) -> tuple[int | None, str]:
@@ -275,3 +211,89 @@ def test_words_of_a_hostile_rank_do_not_crash_the_judge() -> None:
             story.say(0, 1.0, event, **data)
     story.agent(1, 1.0, state=3, pid="x")
     assert story.blame(100.0) is not None
+
+
+def serving(*, until_s: float = 30.0, quiet: tuple[int, ...] = ()) -> Story:
+    """Two servers (0, 1) and two workers (2, 3) that train since 5 s; all but the quiet ones beat until `until_s`."""
+    story = Story(4, servers=2)
+    story.hellos()
+    for number in range(4):
+        story.phase(number, 4.0, phases.GROUP)
+        story.beats(number, 0.5, 5.0 if number in quiet else until_s)
+    for server in range(2):
+        story.say(server, 5.0, phases.ENTERING, what="serving", waiting_for=[2, 3], idle=True)
+    return story
+
+
+def test_edges_lead_from_a_worker_through_its_server_to_the_worker_that_is_behind() -> None:
+    story = serving()
+    story.say(2, 5.0, phases.ENTERING, what="pull of step 3", waiting_for=[1])
+    story.say(1, 5.1, phases.ENTERING, what="holding worker 0's pull", waiting_for=[3])
+    story.say(3, 5.0, phases.ENTERING, what="step 2", waiting_for=[])
+    assert story.blame(10.9) is None
+    found = story.blame(11.5)
+    assert named(found) == (3, "stuck")
+    assert found is not None and found.title == "worker 1 on node3"
+    assert "worker 1 on node3 has not moved for 6.5 s during step 2" in found.because
+
+
+def test_a_worker_that_waits_for_an_idle_server_leads_to_the_path_between_them() -> None:
+    story = serving()
+    story.say(2, 5.0, phases.ENTERING, what="pull of step 3", waiting_for=[1])
+    story.say(3, 5.0, phases.ENTERING, what="hold", waiting_for=[2])
+    found = story.blame(11.5)
+    assert named(found) == (2, "stuck")
+    assert found is not None and found.also == (1,)
+    assert "server 1 on node1 has received nothing that it could answer" in found.because
+
+
+def test_a_server_that_is_killed_or_stopped_is_named_as_one() -> None:
+    story = serving(until_s=6.0)
+    story.say(2, 6.0, phases.PROBLEM, problem="failed", consequence=True)
+    story.ends(2, 6.0, "blocked", "server 1 went away")
+    story.ends(1, 6.2, "crashed", "killed", -9)
+    found = story.blame(6.3)
+    assert found is not None and found.title == "server 1 on node1" and "SIGKILL" in found.because
+    stopped = serving(quiet=(1,))
+    stopped.agent(1, 5.2, state="T", pid=4711)
+    found = stopped.blame(6.3)
+    assert found is not None and (found.title, found.kind) == ("server 1 on node1", "stopped")
+
+
+def test_a_server_that_does_not_end_after_its_workers_is_named() -> None:
+    story = serving()
+    for worker in (2, 3):
+        story.say(worker, 6.0, phases.PHASE, phase=phases.DONE)
+        story.finishes(worker, 6.0)
+    story.ends(1, 6.1, "cancelled")
+    found = story.blame(13.0)
+    assert found is not None and found.kind == "stuck" and found.title in ("server 0 on node0", "server 1 on node1")
+
+
+def test_healthy_servers_that_have_nothing_to_do_for_long_blame_nobody() -> None:
+    story = serving()
+    for worker in (2, 3):
+        for second in range(5, 25):
+            story.say(worker, second, phases.ENTERING, what=f"step {second}", waiting_for=[])
+    assert [story.blame(second) for second in range(25)] == [None] * 25
+
+
+def test_what_a_heartbeat_says_of_a_wait_counts_where_its_beginning_was_too_short_to_tell() -> None:
+    story = serving()
+    story.say(2, 5.0, phases.ENTERING, what="step 2", waiting_for=[])
+    story.say(2, 5.6, phases.BEAT, progress=9, what="pull of step 3", waiting_for=[1], idle=False)
+    story.say(1, 5.6, phases.BEAT, progress=9, what="holding worker 0's pull", waiting_for=[3], idle=False)
+    story.say(3, 5.0, phases.ENTERING, what="step 2", waiting_for=[])
+    assert named(story.blame(12.0)) == (3, "stuck")
+
+
+def test_a_stage_that_others_wait_for_is_named_also_where_it_is_rank_0_that_listens() -> None:
+    story = Story(3)
+    story.phase(0, 0.1, phases.LISTENING)
+    story.training(until_s=30.0)
+    for rank, awaited in ((1, [0]), (2, [1])):
+        story.say(rank, 4.9, phases.ENTERING, what="pipeline step 0: receive", waiting_for=awaited)
+    story.say(0, 5.0, phases.LEFT, what="pipeline step 0: send", seconds=0.1)
+    found = story.blame(25.0)
+    assert named(found) == (0, "stuck")
+    assert found is not None and found.waiting == (1, 2)

@@ -12,7 +12,7 @@ import pytest
 from preflight import api, cli
 from preflight.config_file import Choices
 from preflight.settings import Settings, validated
-from preflight.site_rules import parse
+from preflight.site_file import parse
 from preflight.toml_places import loads
 
 ROOT = Path(__file__).parent.parent
@@ -39,9 +39,10 @@ def test_the_configuration_in_the_readme_is_taken(tmp_path: Path) -> None:
     assert chosen.waivers[0].owner == "fabric"
 
 
-def test_the_site_rule_in_the_documentation_is_taken() -> None:
-    (block,) = blocks("docs/configuration.md")
-    assert parse(block, "site.toml")[0].when[0].about == "launch"
+def test_the_site_rule_and_the_check_in_the_documentation_are_taken() -> None:
+    rule, check = blocks("docs/configuration.md")
+    assert parse(rule, "site.toml").rules[0].when[0].about == "launch"
+    assert parse(check, "site.toml").checks[0].command == ("mountpoint", "-q", "/scratch")
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -111,7 +111,7 @@ RULES = [
         (Configuration(mandatory=("odd-batch",)), {"NET001", "NET002", "BAT001"}),
         (Configuration(ignore=("N", "NET0", "")), {"NET001", "NET002"}),
     ],
-    ids=str,
+    ids=lambda value: " ".join(sorted(value)) if isinstance(value, set) else str(value),
 )
 def test_profile_select_and_ignore(configuration: Configuration, ids: set[str]) -> None:
     outcomes = outcomes_of(a_recording(job(), configuration=configuration), RULES, ())

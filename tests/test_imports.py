@@ -45,7 +45,9 @@ def tree(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["--version"], ["lint", "--help"], ["check", "--help"]], ids=" ".join
+    "arguments",
+    [["--help"], ["--version"], ["lint", "--help"], ["check", "--help"], ["diagnose", "--help"]],
+    ids=" ".join,
 )
 def test_help_and_version_import_next_to_nothing(arguments: list[str], tmp_path: Path) -> None:
     code, modules = imported(*arguments, cwd=tmp_path)
@@ -57,7 +59,8 @@ def test_lint_imports_no_framework_and_nothing_that_reaches_nodes(tree: Path) ->
     code, modules = imported("lint", ".", cwd=tree)
     assert code in (0, 1)
     assert {"tree_sitter", "preflight_rules"} <= modules
-    assert not modules & (NEVER | {"anyio", "asyncio", "psutil", "jinja2", "preflight_checks", "reference_trainer"})
+    assert not modules & (NEVER | {"anyio", "asyncio", "psutil", "jinja2", "preflight_checks"})
+    # Of the trainer lint needs how parameters are dealt to servers, which is arithmetic (see test_architecture).
 
 
 def test_lint_as_text_does_without_pydantic(tree: Path) -> None:
@@ -71,8 +74,16 @@ def test_lint_for_programs_does_without_a_terminal_library(tree: Path) -> None:
     assert not modules & NEVER
 
 
+def test_reading_logs_imports_no_framework_and_little_else(tree: Path) -> None:
+    (tree / "run.log").write_text("[rank1]: torch.OutOfMemoryError: CUDA out of memory.\n")
+    code, modules = imported("diagnose", "run.log", "-o", "json", cwd=tree)
+    assert code == 1
+    # anyio comes with some checks, whose names a diagnosis points at.
+    assert not modules & (NEVER | HEAVY - {"anyio"})
+
+
 def test_judging_a_recording_imports_no_framework(tree: Path) -> None:
-    from preflight.recording import save
+    from preflight.saved import save
     from tests.building import a_recording, job, reached
 
     (tree / "saved.json").write_bytes(save(a_recording(job(), verb="check", nodes=reached("a"), stages=("node",))))

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import time
 
 import pytest
 
-from preflight.links import disjoint, rounds, schedule
+from preflight.links import ALL_PAIRS_UP_TO, disjoint, enough_rounds, rounds, schedule
 from preflight.request import Request
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 5, 8, 9])
 def test_every_pair_meets_once_and_nobody_twice_in_a_round(count: int) -> None:
     names = [f"n{i}" for i in range(count)]
-    found = rounds(names)
+    found = list(rounds(names))
     assert len(found) == count - 1 + count % 2
     for pairs in found:
         met = [name for pair in pairs for name in pair]
@@ -24,25 +25,50 @@ def test_every_pair_meets_once_and_nobody_twice_in_a_round(count: int) -> None:
 
 @pytest.mark.parametrize("count", [0, 1])
 def test_too_few_to_pair(count: int) -> None:
-    assert rounds(list(range(count))) == ()
+    assert list(rounds(list(range(count)))) == []
 
 
 def test_above_the_limit_a_sample_is_stated_that_still_meets_every_node() -> None:
     plan = schedule([f"n{i}" for i in range(20)], most_rounds=4)
     assert plan.is_sample and len(plan.rounds) == 4
     assert plan.pairs == 40 and plan.all_pairs == 190
-    assert "40 of 190" in plan.statement
+    assert "40 of 190" in plan.statement and "4 partners a node" in plan.statement
     for pairs in plan.rounds:
         assert len({name for pair in pairs for name in pair}) == 20
 
 
-def test_requests_come_back_in_rounds_with_both_directions_together() -> None:
-    asked = [
-        Request("m:f", a, peer=b)
-        for pairs in rounds(["a", "b", "c", "d"])
-        for x, y in pairs
-        for a, b in ((x, y), (y, x))
-    ]
+def test_the_limit_of_all_pairs_and_the_size_of_samples() -> None:
+    assert enough_rounds(ALL_PAIRS_UP_TO) == ALL_PAIRS_UP_TO - 1
+    assert [enough_rounds(n) for n in (65, 1000, 5000, 10_000)] == [48, 48, 9, 8]
+
+
+@pytest.mark.parametrize("count", [65, 101, 1000])
+def test_a_sample_gives_each_node_the_same_number_of_partners(count: int) -> None:
+    met: dict[int, set[int]] = {}
+    for pairs in schedule([str(i) for i in range(count)]).rounds:
+        for a, b in pairs:
+            met.setdefault(int(a), set()).add(int(b))
+            met.setdefault(int(b), set()).add(int(a))
+    assert len(met) == count
+    assert {len(others) for others in met.values()} <= {47, 48}
+
+
+def test_rounds_of_ten_thousand_nodes_are_planned_at_once() -> None:
+    began = time.process_time()
+    plan = schedule([f"n{i}" for i in range(10_000)])
+    assert plan.pairs == 8 * 5000 and time.process_time() - began < 1
+
+
+def test_measurements_take_turns_and_come_back_in_the_rounds_they_were_planned_in() -> None:
+    asked = [Request("m:f", a, peers=(b,), exclusive=True) for pairs in rounds(["a", "b", "c", "d"]) for a, b in pairs]
     found = disjoint(asked)
-    assert [len(item) for item in found] == [4, 4, 4]
-    assert sorted(r.key for item in found for r in item) == sorted(r.key for r in asked)
+    assert [len(item) for item in found] == [2, 2, 2]
+    assert [r.key for item in found for r in item] == [r.key for r in asked]
+
+
+def test_turns_of_many_requests_are_found_in_time() -> None:
+    names = [f"n{i}" for i in range(5000)]
+    asked = [Request("m:f", a, peers=(b,)) for pairs in rounds(names, 3) for a, b in pairs]
+    began = time.process_time()
+    assert [len(item) for item in disjoint(asked)] == [2500, 2500, 2500]
+    assert time.process_time() - began < 1

@@ -9,7 +9,7 @@ import pytest
 
 from preflight import cli, pages
 from preflight.explain import everything
-from preflight.judgement import HEADINGS
+from preflight.judgement import HEADINGS, Check
 
 COMMITTED = Path(__file__).parent.parent / "docs" / "rules"
 ITEMS = everything()
@@ -35,6 +35,11 @@ def test_every_link_of_the_index_leads_somewhere(made: dict[str, str]) -> None:
     for page, anchor in links:
         headings = {heading.lower().replace(" ", "-") for heading in re.findall(r"^## (.*)$", made[page], re.MULTILINE)}
         assert not anchor or anchor in headings
+
+
+def test_every_check_stands_in_the_table_of_costs(made: dict[str, str]) -> None:
+    rows = re.findall(r"^\| \[([A-Z]{3}[0-9]{3})\]", made[pages.COSTS], re.MULTILINE)
+    assert sorted(rows) == [item.meta.id for item in ITEMS if isinstance(item, Check)]
 
 
 def test_nothing_in_a_docstring_is_taken_for_markup(made: dict[str, str]) -> None:

@@ -4,28 +4,46 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import anyio
 import pytest
 
 from preflight.errors import UsageError
+from preflight.executors.base import Wanted
+from preflight.executors.local import MOST_LOCAL
 from preflight.job import Job, Launch, Scope
-from preflight.place import MOST_LOCAL, context_of, main_launch, nodes_of
-from preflight.recording import Node
+from preflight.place import claimed_count, context_of, main_launch
+from preflight.reach import choose, find
+from preflight.recording import Node, Origin
 from tests.building import claim, job, span
 
 HOSTS = claim("hosts", ("gpu1", "gpu2"), source="hostfile")
 
 
 def names(
+    *jobs: Job, hosts: str = "", hostfile: Path | None = None, trust_job: bool = False, executor: str = "ssh"
+) -> tuple[str, ...]:
+    """The names of the nodes, in rank order."""
+    nodes, origin = found(*jobs, hosts=hosts, hostfile=hostfile, trust_job=trust_job, executor=executor)
+    assert [node.index for node in nodes] == list(range(len(nodes)))
+    assert origin.because == f"--on {executor}" and not origin.problem
+    return tuple(node.name for node in nodes)
+
+
+def found(
     *jobs: Job,
     hosts: str = "",
     hostfile: Path | None = None,
     trust_job: bool = False,
     executor: str = "ssh",
-) -> tuple[str, ...]:
-    """The names of the nodes, in rank order."""
-    nodes = nodes_of(jobs, hosts=hosts, hostfile=hostfile, trust_job=trust_job, executor=executor)
-    assert [node.index for node in nodes] == list(range(len(nodes)))
-    return tuple(node.name for node in nodes)
+) -> tuple[tuple[Node, ...], Origin]:
+    """The nodes of a run and where they came from."""
+
+    async def main() -> tuple[tuple[Node, ...], Origin]:
+        way = await choose(hosts=hosts, hostfile=hostfile, executor=executor, options=(), environment={})
+        found = await find(way, Wanted(jobs, way.named, claimed_count(jobs), trust_job))
+        return found.nodes, found.origin
+
+    return anyio.run(main)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +61,7 @@ def test_hosts_as_the_user_names_them(hosts: str, expected: tuple[str, ...]) -> 
 
 
 def test_a_user_name_stays_with_the_address() -> None:
-    nodes = nodes_of((), hosts="train_01@a,b", hostfile=None, trust_job=False, executor="ssh")
+    nodes, _ = found(hosts="train_01@a,b")
     assert nodes == (Node("a", 0, "train_01@a"), Node("b", 1, "b"))
 
 
@@ -79,6 +97,20 @@ def test_a_hostile_host_in_a_trusted_file_is_refused_all_the_same() -> None:
         names(job(claim("hosts", ("-oProxyCommand=x",))), trust_job=True)
 
 
+def test_endpoints_of_the_jobs_own_processes_name_its_nodes_too() -> None:
+    servers = claim("ps_server_endpoints", ("ps1:6170", "a:6170"))
+    trainers = claim("ps_worker_endpoints", ("a:6171", "b:6171", "127.0.0.1:6172"))
+    assert names(job(servers, trainers), trust_job=True) == ("a", "b", "ps1")
+    with pytest.raises(UsageError, match="name the nodes a, b, ps1"):
+        names(job(servers, trainers))
+
+
+def test_who_said_it_is_kept() -> None:
+    assert found(hosts="a")[1] == Origin("hosts", "--hosts a", "--on ssh")
+    assert found(job(HOSTS), trust_job=True)[1] == Origin("job", "run.sh:3", "--on ssh")
+    assert found(job(claim("nodes", 2)), executor="local")[1].words == "this machine, which plays 2 nodes"
+
+
 def test_without_any_word_about_nodes_there_is_a_hint() -> None:
     with pytest.raises(UsageError, match=r"--hosts node\[1-4\]"):
         names(job())
@@ -97,7 +129,8 @@ def test_no_file_starts_any_number_of_agents_on_this_machine() -> None:
 def test_a_hostfile_of_the_users(tmp_path: Path) -> None:
     path = tmp_path / "hosts"
     path.write_text("b slots=4\na slots=8\n")
-    nodes = nodes_of((), hosts="", hostfile=path, trust_job=False, executor="ssh")
+    nodes, origin = found(hostfile=path)
+    assert (origin.source, origin.words) == ("hostfile", f"--hostfile {path}")
     assert nodes == (Node("b", 0, "b", 4), Node("a", 1, "a", 8))
 
 
@@ -106,7 +139,7 @@ def test_a_hostfile_that_names_nobody_is_refused(text: str, tmp_path: Path) -> N
     path = tmp_path / "hosts"
     path.write_text(text)
     with pytest.raises(UsageError, match="hosts"):
-        nodes_of((), hosts="", hostfile=path, trust_job=False, executor="ssh")
+        found(hostfile=path)
 
 
 # --- the context ---

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from preflight import api
+from preflight import facts as typing_facts
+from preflight.answers import Answers, Unread
+from preflight.document import plain
 from preflight.errors import UsageError
 from preflight.job import Job, Known, Launch, Note, NoteKind, OneOf, Plain, Reference, Suppression, Unresolved
 from preflight.judgement import Verdict, failed, passed, unknown
@@ -26,11 +30,10 @@ from preflight.recording import (
     Observed,
     Recording,
     Unavailable,
-    load,
-    save,
 )
 from preflight.report import to_json
 from preflight.request import Request, probe_name
+from preflight.saved import load, save
 from tests.building import (
     a_check,
     a_recording,
@@ -73,7 +76,7 @@ def full_recording(value: Any = None, fact: Any = None) -> Recording:
         references=(Reference("train.py", "script", span()),),
         suppressions=(Suppression("run.sh", 3, ("TST001",), "on purpose", span()),),
     )
-    request = Request("m:f", "a", {"port": 29500}, peer="b", because=(stated,), required=True)
+    request = Request("m:f", "a", {"port": 29500}, peers=("b",), because=(stated,), required=True)
     return a_recording(
         subject,
         verb="check",
@@ -90,6 +93,7 @@ def full_recording(value: Any = None, fact: Any = None) -> Recording:
     )
 
 
+@settings(deadline=None)
 @given(VALUES, JSON)
 def test_what_is_saved_is_what_is_loaded(value: Any, fact: Any) -> None:
     recording = full_recording(value, fact)
@@ -98,6 +102,125 @@ def test_what_is_saved_is_what_is_loaded(value: Any, fact: Any) -> None:
     assert loaded == recording
     # Equal is not enough: 1, 1.0 and True are equal and are not the same claim.
     assert save(loaded) == written
+
+
+def test_a_recording_may_be_compressed() -> None:
+    recording = full_recording(fact={"a": [1, None]})
+    packed = save(recording, compressed=True)
+    assert load(packed) == recording
+    assert save(recording, compressed=True) == packed and len(packed) < len(save(recording))
+
+
+def first_form(recording: Recording) -> dict[str, Any]:
+    """What was written before there were tables."""
+    document: dict[str, Any] = plain(recording)
+    return {**document, "schema_version": 1}
+
+
+def second_form(recording: Recording) -> dict[str, Any]:
+    """What was written when each fact was an object of its own."""
+    document: dict[str, Any] = plain(replace(recording, facts=()))
+    tables: dict[str, list[Any]] = {"claims": [], "asked": [], "values": []}
+
+    def row(table: str, value: Any) -> int:
+        tables[table].append(value)
+        return len(tables[table]) - 1
+
+    facts = []
+    for record in recording.facts:
+        request = plain(record.request)
+        own = {name: request.pop(name) for name in ("node", "peers")}
+        request["because"] = [row("claims", claim) for claim in request["because"]]
+        one = {"asked": row("asked", {**request, "provenance": record.provenance}), **own}
+        if record.unavailable is not None:
+            one["unavailable"] = plain(record.unavailable)
+        else:
+            one["value"] = row("values", record.value)
+        facts.append({**one, "started_s": record.started_s, "finished_s": record.finished_s})
+    return {**document, **tables, "facts": facts, "schema_version": 2}
+
+
+@pytest.mark.parametrize("form", [first_form, second_form])
+@given(VALUES, JSON)
+@settings(deadline=None)
+def test_earlier_forms_are_read_as_well(form: Callable[[Recording], dict[str, Any]], value: Any, fact: Any) -> None:
+    recording = full_recording(value, fact)
+    assert load(json.dumps(form(recording), indent=1).encode()) == recording
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda d: d["facts"][1].update(asked=2), "facts[1].asked: there is no row 2 in asked, which has"),
+        (lambda d: d["facts"][0].update(value=-1), "facts[0].value: there is no row -1 in values"),
+        (lambda d: d["asked"][0].update(because=[9]), "asked[0].because: there is no row 9 in claims"),
+        (lambda d: d["facts"][0].pop("node"), "facts[0].node: Field required"),
+    ],
+    ids=["no-request", "no-value", "no-claim", "missing"],
+)
+def test_what_is_wrong_with_an_earlier_form_is_said_with_its_place(change: Any, says: str) -> None:
+    document = second_form(full_recording())
+    change(document)
+    with pytest.raises(ValueError, match=re.escape(says)):
+        load(json.dumps(document).encode())
+
+
+def test_what_facts_share_stands_in_a_recording_once() -> None:
+    claims = tuple(claim("nodes", Known(n)) for n in (2, True, 1))
+    facts = tuple(
+        FactRecord(Request("m:f", f"n{n}", {"port": 1}, because=claims), {"same": n % 2}, None, 0.1, 0.2, "the job")
+        for n in range(1000)
+    )
+    written = save(a_recording(job(), verb="check", facts=facts))
+    document = json.loads(written)
+    tables = ("claims", "params", "values", "facts")
+    assert {name: len(document[name]) for name in tables} == {"claims": 3, "params": 1, "values": 2, "facts": 1}
+    assert len(document["facts"][0]["nodes"]) == 1000
+    assert len(written) < 40 * 1000
+    loaded = load(written)
+    assert loaded.facts == facts
+    # One is equal to True; neither took the other's place.
+    assert [repr(one.value) for one in loaded.facts[7].request.because] == [repr(one.value) for one in claims]
+    assert loaded.facts[0].value is loaded.facts[998].value
+
+
+@pytest.mark.parametrize("rewritten", [False, True], ids=["as-written", "rewritten"])
+def test_values_may_stay_unread_until_they_are_judged(rewritten: bool) -> None:
+    value = [{"name": 'says\\n"values": [\\n in "quotes",', "memory_bytes": 80}]
+    records = (fact("a", value), fact("b", None, Unavailable("timeout", "no answer")), fact("c", [*value, *value]))
+    recording = a_recording(job(), verb="check", facts=records)
+    written = save(recording)
+    if rewritten:
+        written = json.dumps(json.loads(written)).encode()
+    lazy, eager = load(written, to_judge=True), load(written)
+    assert eager == recording
+    assert isinstance(lazy.facts, Answers)
+    (series,) = lazy.facts.series
+    assert [isinstance(value, Unread) for value in series.values] == [not rewritten, False, not rewritten]
+    assert lazy.facts == eager.facts and lazy.facts[-1] == lazy.facts[2] == eager.facts[2]
+    assert lazy.facts[1:] == eager.facts[1:]
+    with pytest.raises(IndexError):
+        lazy.facts[3]
+    assert Facts(lazy.facts).observed(gpus) == Facts(eager.facts).observed(gpus)
+    assert save(lazy) == save(recording)
+
+
+def test_equal_facts_of_many_nodes_are_validated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    validated: list[Any] = []
+    adapter = typing_facts._adapter(gpus)
+
+    class Counting:
+        def validate_python(self, value: Any) -> Any:
+            validated.append(value)
+            return adapter.validate_python(value)
+
+    monkeypatch.setattr(typing_facts, "_adapter", lambda probe: Counting())
+    same = [{"name": "H100", "memory_bytes": 80}]
+    records = tuple(fact(f"n{n}", same if n % 100 else [{"name": "A100", "memory_bytes": n}]) for n in range(1000))
+    facts = Facts(load(save(a_recording(job(), verb="check", facts=records))).facts)
+    for _ in range(3):
+        assert len(facts.observed(gpus)) == 1000
+    assert len(validated) == 11
 
 
 def test_a_recording_follows_the_committed_schema() -> None:
@@ -137,11 +260,20 @@ def broken(change: Any) -> bytes:
         (b"#!/bin/sh\n", "line 1 column 1"),
         (b"\xff\xfe\x00", "line 1"),
         (b'{"jobs": ' + b"[" * 100_000, "recursion"),
-        (broken(lambda d: d.update(schema_version=2)), "schema_version: Input should be 1"),
-        (broken(lambda d: d["facts"][0]["request"].pop("node")), "facts[0].request.node: Field required"),
+        (broken(lambda d: d.update(schema_version=4)), "schema_version: it is 4, and this version of preflight reads"),
+        (broken(lambda d: d["facts"][0].pop("nodes")), "facts[0].nodes: Field required"),
         (broken(lambda d: d["jobs"][0]["claims"][1].update(strength="big")), "jobs[0].claims[1].strength"),
         (broken(lambda d: d["configuration"].update(fail_on="never")), "there is no severity 'never'"),
         (broken(lambda d: d.update(interrupted=77)), "130 or 143"),
+        (broken(lambda d: d["facts"][1].update(params=[2])), "facts[1].params: there is no row 2 in params, which has"),
+        (broken(lambda d: d["facts"][0].update(values=[-1])), "facts[0].values: there is no row -1 in values"),
+        (broken(lambda d: d["facts"][0].update(because=[9])), "facts[0].because: there is no row 9 in claims"),
+        (broken(lambda d: d["facts"][0].update(started_s=[])), "facts[0].started_s: it has 0 entries for 1 nodes"),
+        (
+            broken(lambda d: d["facts"][1]["unavailable"].update({"1": {"kind": "", "reason": ""}})),
+            "no row 1 in",
+        ),
+        (save(full_recording(), compressed=True)[:300], "compressed, and cannot be unpacked"),
         (to_json(judged(a_recording(job()))), "a report; `preflight check --save"),
     ],
     ids=[
@@ -157,6 +289,12 @@ def broken(change: Any) -> bytes:
         "wrong-type",
         "severity",
         "exit-code",
+        "no-params",
+        "no-value",
+        "no-claim",
+        "short-column",
+        "no-row",
+        "cut-short",
         "report",
     ],
 )
@@ -233,6 +371,26 @@ def test_what_nobody_asked_for_and_what_could_not_be_had() -> None:
     assert facts.of(gpus, "b") is late
     assert facts.of(gpus, "c") == Unavailable("blocked", "it was not asked for")
     assert facts.observed(gpus) == {"a": ()}
+
+
+def test_what_is_missing_and_what_stands_together_is_found_without_the_rest() -> None:
+    late = Unavailable("timeout", "no answer within 5 s")
+    grouped = FactRecord(Request("m:rank", "a", {"rank": 1}, group="smoke"), {"ok": True})
+    other = FactRecord(Request("m:rank", "a", {"rank": 1}, group="again"), {"ok": False})
+    facts = Facts((fact("b", None, late), grouped, fact("a", [H200]), other, fact("c", "nonsense")))
+    assert [(node, why.kind) for node, why in facts.missing(gpus)] == [("b", "timeout"), ("c", "crashed")]
+    assert list(facts.records_of(group="smoke")) == [grouped]
+    assert list(facts.records_of(probe="m:rank")) == [grouped, other]
+    assert list(facts.records_of(probe=probe_name(gpus), group="smoke")) == []
+
+
+def test_requests_that_differ_in_their_parameters_alone_come_in_the_order_of_these() -> None:
+    records = tuple(
+        FactRecord(Request(probe_name(gpus), node, {"index": index}), []) for node in "ba" for index in (2, 0, 1)
+    )
+    for loaded in (records, load(save(a_recording(job(), verb="check", facts=records)), to_judge=True).facts):
+        order = [(one.node, one.params["index"], one.request.params) for one in Facts(loaded).each(gpus)]
+        assert order == [(node, index, {"index": index}) for node in "ab" for index in range(3)]
 
 
 def test_facts_come_in_the_same_order_however_answers_arrived() -> None:

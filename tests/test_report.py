@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from preflight import recording as recordings
 from preflight import report as reports
-from preflight import settings
+from preflight import saved, settings
 from preflight.catalog import Broken
 from preflight.job import Note, NoteKind
 from preflight.judgement import Rule, failed, passed, unknown
@@ -136,7 +135,7 @@ def test_a_bug_has_a_report_too() -> None:
 
 @pytest.mark.parametrize(
     ("name", "schema"),
-    [("report", reports.schema), ("recording", recordings.schema), ("config", settings.schema)],
+    [("report", reports.schema), ("recording", saved.schema), ("config", settings.schema)],
 )
 def test_the_committed_schema_is_the_generated_one(name: str, schema: object) -> None:
     committed = (DOCS / f"{name}.schema.json").read_text()

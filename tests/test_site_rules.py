@@ -9,14 +9,13 @@ import pytest
 
 from preflight import api, cli
 from preflight.config_file import Choices
-from preflight.configuration import Configuration
 from preflight.declared import rules_of
 from preflight.errors import UsageError
 from preflight.explain import explanation
 from preflight.job import Job, Launch, OneOf, Unresolved, Value
 from preflight.outcome import Outcome
-from preflight.recording import load, save
-from preflight.site_rules import parse
+from preflight.saved import load, save
+from preflight.site_file import parse
 from tests.building import DOCS, a_recording, claim, job, judged, span
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "site-rules" / "site-rules.toml"
@@ -31,7 +30,7 @@ evidence = "https://example.org/"
 
 def outcome(rule: str, subject: Job) -> Outcome:
     """What one declared rule says of a job."""
-    declared = rules_of(Configuration(site_rules=parse(HEAD + rule, "site.toml")))
+    declared = rules_of(parse(HEAD + rule, "site.toml").rules)
     report = judged(a_recording(subject), declared)
     assert len(report.outcomes) == 1
     return report.outcomes[0]
@@ -132,7 +131,7 @@ def test_what_holds_in_one_branch_only_is_unknown() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "1:1: there is no [[rule]] in it"),
+        ("", "1:1: there is no [[rule]] and no [[check]] in it"),
         (HEAD + "quantity = 'node'\nequals = 1\n", "7:12: there is no quantity 'node'; did you mean nodes?"),
         (HEAD + "quantity = 'nodes'\natmost = 1\n", "8:1: there is no key `atmost` here; did you mean `at-most`?"),
         (HEAD + "quantity = 'nodes'\nat-most = 'many'\n", "8:11: `rule.0.at-most` is expected to be a number"),
@@ -220,7 +219,7 @@ def test_they_are_waived_explained_and_recorded_like_any_other(tree: Path, capfd
 def test_the_schema_is_the_committed_one_and_takes_the_example() -> None:
     import jsonschema
 
-    from preflight.site_rules import schema
+    from preflight.site_file import schema
     from preflight.toml_places import loads
 
     committed = json.loads((DOCS / "site-rules.schema.json").read_text())

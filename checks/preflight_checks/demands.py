@@ -5,19 +5,29 @@ Checks plan from these, so that only what the job makes necessary is asked of a 
 
 from __future__ import annotations
 
+import functools
 import ipaddress
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from preflight.job import WHOLE_JOB, Claim, Job, Known, Scope, Unresolved, as_int
-from preflight.job.hostname import split_endpoint
+from preflight.job.hostname import folded, split_endpoint
 from preflight.judgement import Verdict, unknown
-from preflight.recording import Facts, Fleet, Node, Unavailable
+from preflight.once import once
+from preflight.recording import Facts, Fleet, Node
 
 #: torch.distributed.run: a c10d rendezvous endpoint without a port listens here (DEFAULT_PORT of its back end).
 C10D_PORT = 29400
 #: torch.distributed.run and the DeepSpeed launcher: the store of rank 0 when nothing else is said.
 MASTER_PORT = 29500
+#: So many addresses are remembered once they were taken apart: several for each node of a large fleet.
+_ADDRESSES = 1 << 16
+#: So many names are listed as they are; of more those that end in numbers make a range, if that is short.
+_LISTED, _LONGEST_RANGE = 4, 80
+#: Making a range of more takes a tenth of a second.
+_MOST_FOLDED = 1000
+_NUMBERED = re.compile(r"[A-Za-z][A-Za-z0-9-]*[0-9]", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +54,7 @@ class Endpoint:
         return ", ".join(dict.fromkeys(said))
 
 
+@once
 def scopes(job: Job) -> tuple[Scope, ...]:
     """The scopes to read the job in: one per launch, or the whole job when no launch was found."""
     return tuple(launch.scope for launch in job.launches) or (WHOLE_JOB,)
@@ -66,6 +77,7 @@ def known_text(job: Job, quantity: str, scope: Scope = WHOLE_JOB) -> str | None:
     return value.value if isinstance(value, Known) and isinstance(value.value, str) else None
 
 
+@once
 def largest(job: Job, quantity: str) -> tuple[int, tuple[Claim, ...]] | None:
     """The largest value `quantity` surely has in any launch, and the claims that say so."""
     best: tuple[int, tuple[Claim, ...]] | None = None
@@ -76,6 +88,7 @@ def largest(job: Job, quantity: str) -> tuple[int, tuple[Claim, ...]] | None:
     return best
 
 
+@once
 def store_endpoints(job: Job) -> tuple[Endpoint, ...]:
     """Where the ranks of each launch meet; launches that meet in one place give it once.
 
@@ -114,6 +127,7 @@ def _store_endpoint(job: Job, scope: Scope) -> Endpoint | None:
     return Endpoint("the master port", "store", host, port, (*addresses, *ports))
 
 
+@once
 def server_endpoints(job: Job) -> tuple[Endpoint, ...]:
     """Every parameter server and trainer endpoint that the files spell out."""
     found: dict[tuple[str, str, int], Endpoint] = {}
@@ -150,11 +164,24 @@ def owner(fleet: Fleet, endpoint: Endpoint) -> Node | None:
 def named(fleet: Fleet, host: str) -> Node | None:
     """The node with this name, short name or address."""
     wanted = host.rstrip(".").lower()
+    whole, short = _by_name(fleet)
+    found = whole.get(wanted)
+    if found is not None or is_literal(host):
+        return found
+    nodes = short.get(wanted.split(".")[0], ())
+    return nodes[0] if len(nodes) == 1 else None
+
+
+@once
+def _by_name(fleet: Fleet) -> tuple[dict[str, Node], dict[str, list[Node]]]:
+    """The nodes by name and address, and by short name: a large fleet is asked for each of its nodes."""
+    whole: dict[str, Node] = {}
+    short: dict[str, list[Node]] = {}
     for node in fleet.nodes:
-        if wanted in (node.name.lower(), node.address.lower()):
-            return node
-    short = [node for node in fleet.nodes if node.name.split(".")[0].lower() == wanted.split(".")[0]]
-    return short[0] if len(short) == 1 and not is_literal(host) else None
+        whole.setdefault(node.name.lower(), node)
+        whole.setdefault(node.address.lower(), node)
+        short.setdefault(node.name.split(".")[0].lower(), []).append(node)
+    return whole, short
 
 
 def unreached(fleet: Fleet) -> tuple[str, ...]:
@@ -165,9 +192,8 @@ def unreached(fleet: Fleet) -> tuple[str, ...]:
 def unseen(facts: Facts, probe: Callable[..., object], what: str) -> Iterator[Verdict]:
     """`unknown` for the nodes where a probe could not observe `what`, each reason once with its nodes."""
     missing: dict[str, list[str]] = {}
-    for seen in facts.each(probe):
-        if isinstance(seen.fact, Unavailable):
-            missing.setdefault(seen.fact.reason, []).append(seen.node)
+    for node, why in facts.missing(probe):
+        missing.setdefault(why.reason, []).append(node)
     for reason, nodes in missing.items():
         yield unknown(f"{what} on {fold(nodes)}", reason)
 
@@ -180,23 +206,30 @@ def stand_ins(fleet: Fleet) -> bool:
     return len(fleet.nodes) > 1 and all(is_loopback(node.address or "-") for node in fleet.nodes)
 
 
+@functools.lru_cache(_ADDRESSES)
+def literal(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The address that `host` is; None where it is a name."""
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
+
+
 def is_literal(host: str) -> bool:
     """Whether `host` is an address, not a name."""
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
+    return literal(host) is not None
 
 
+@functools.lru_cache(_ADDRESSES)
 def is_loopback(host: str) -> bool:
     """Whether `host` is an address of the loopback interface, or the name every machine has for it."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
+    address = literal(host)
+    if address is None:
         return host.lower() in ("localhost", "localhost.localdomain", "ip6-localhost")
+    return address.is_loopback
 
 
+@once
 def backends(job: Job) -> tuple[frozenset[str], tuple[Claim, ...]]:
     """The process-group back ends the job may use (`gloo`, `nccl`, `ps` ...) and the claims that say so.
 
@@ -216,6 +249,7 @@ def backends(job: Job) -> tuple[frozenset[str], tuple[Claim, ...]]:
     return frozenset(names), tuple(dict.fromkeys(claims))
 
 
+@once
 def gpu_claims(job: Job) -> tuple[Claim, ...]:
     """The claims that make GPUs necessary; empty when the job can do without."""
     names, claims = backends(job)
@@ -229,18 +263,37 @@ def gpu_claims(job: Job) -> tuple[Claim, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """A variable that chooses interfaces, as one node sees it."""
+    """A variable that chooses interfaces, as one node sees it.
+
+    `origin` says where it comes from, if not out of the job's files; `certain` whether the ranks surely see it.
+    """
 
     variable: str
     value: str
     claims: tuple[Claim, ...]
+    origin: str = ""
+    certain: bool = True
 
 
-FILTER_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+FILTER_VARIABLES = (
+    "NCCL_SOCKET_IFNAME",
+    "GLOO_SOCKET_IFNAME",
+    "TP_SOCKET_IFNAME",
+    "HOROVOD_GLOO_IFACE",
+    "FI_TCP_IFACE",
+    "OMPI_MCA_btl_tcp_if_include",
+    "OMPI_MCA_btl_tcp_if_exclude",
+    "OMPI_MCA_oob_tcp_if_include",
+)
 
 
 def filters(job: Job, node: str = "") -> tuple[Filter, ...]:
     """The interface filters in force on `node`, each variable and value once."""
+    return _filters(job, node if node in job.named_nodes else "")
+
+
+@once
+def _filters(job: Job, node: str) -> tuple[Filter, ...]:
     found: dict[tuple[str, str], Filter] = {}
     for variable in FILTER_VARIABLES:
         for scope in scopes(job):
@@ -258,6 +311,7 @@ def filter_of(job: Job, variable: str, node: str = "") -> Filter | None:
     return found[0] if len(found) == 1 else None
 
 
+@once
 def filter_unresolved(job: Job, variable: str) -> bool:
     """Whether the files set `variable` to something only run time can tell."""
     return any(
@@ -266,8 +320,12 @@ def filter_unresolved(job: Job, variable: str) -> bool:
 
 
 def fold(names: Iterable[str], most: int = 8) -> str:
-    """Names as a reader wants them: the first few, then how many more."""
+    """Names as a reader wants them: all of a few, a range where many make one, else the first and how many more."""
     listed = list(dict.fromkeys(names))
+    if _LISTED < len(listed) <= _MOST_FOLDED and all(_NUMBERED.fullmatch(name) for name in listed):
+        text = folded(listed)
+        if len(text) <= _LONGEST_RANGE:
+            return text
     if len(listed) <= most:
         return ", ".join(listed)
     return ", ".join(listed[:most]) + f" and {len(listed) - most} more"

@@ -1,29 +1,38 @@
-"""What an executor is, and what its channels carry."""
+"""What an executor is, what its channels carry, and what it may know beside that: nodes, options, where we are.
+
+Every executor opens channels (`Executor`). One that belongs to a scheduler or a cluster also says which nodes there
+are (`Gatherer`), takes options of its own (`Configurable`) and recognises that preflight runs inside it (`Detector`).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
+from preflight.job import Job
 from preflight.node.wire import UNAVAILABLE_KINDS
-from preflight.recording import Node
+from preflight.recording import Cluster, Node, Origin
 
 
 class ExecutorError(Exception):
-    """A node could not be reached, or its agent not be started.
+    """A node could not be reached, its agent not be started, or the nodes not be told.
 
     Args:
         kind: one of `preflight.node.wire.UNAVAILABLE_KINDS`.
         message: names the node, quotes what the transport said, and says what to do.
         detail: raw evidence, such as the end of standard error.
+        cluster: what the scheduler said of the whole, where it gave no nodes.
     """
 
-    def __init__(self, kind: str, message: str, detail: str = "") -> None:
+    def __init__(self, kind: str, message: str, detail: str = "", *, cluster: Cluster | None = None) -> None:
         super().__init__(message)
         if kind not in UNAVAILABLE_KINDS:
             raise ValueError(f"unknown kind of unavailability: {kind!r}")
         self.kind = kind
         self.message = message
         self.detail = detail
+        self.cluster = cluster
 
 
 @runtime_checkable
@@ -73,5 +82,112 @@ class Executor(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Give back what all channels shared. Called once, after the last of them is closed."""
+        """Give back what all channels shared, and what `gather` took. Called last, perhaps more than once."""
+        ...
+
+
+def _anything(value: str) -> str:
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """Something an executor can be told by `--on-option NAME=VALUE`.
+
+    Args:
+        meaning: what it is for, in one sentence of help.
+        wrong: says what is wrong with a value, and what is expected; empty for one that will do.
+    """
+
+    name: str
+    meaning: str
+    example: str = ""
+    wrong: Callable[[str], str] = field(default=_anything, compare=False)
+
+
+@runtime_checkable
+class Configurable(Protocol):
+    """An executor with options of its own."""
+
+    @property
+    def options(self) -> tuple[Option, ...]:
+        """What it can be told."""
+        ...
+
+    def configured(self, given: Mapping[str, str]) -> Executor:
+        """Another one of its kind that was told so; names and values were looked at before."""
+        ...
+
+
+def _untold(note: str) -> None:
+    """Nobody listens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What an executor may know when it is asked for nodes.
+
+    Args:
+        jobs: the jobs as their files describe them; what they say is hostile until `trust_job`.
+        named: the nodes that the user named (`--hosts`, `--hostfile`), in rank order. Where there are any, no others
+            are looked at; the executor is asked all the same, because it may have to prepare for them.
+        count: on how many nodes the job runs, where its files say so.
+        deadline_s: how long finding nodes may take.
+        lasts_s: how long the whole run takes at the most, for whoever has to ask for the nodes.
+        environment: the variables of this process.
+        tell: passes on what is waited for, for whoever watches.
+    """
+
+    jobs: tuple[Job, ...] = ()
+    named: tuple[Node, ...] = ()
+    count: int | None = None
+    trust_job: bool = False
+    deadline_s: float = 30.0
+    lasts_s: float = 300.0
+    environment: Mapping[str, str] = field(default_factory=dict)
+    tell: Callable[[str], None] = _untold
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """The nodes there are, in rank order, and where they came from: `Slurm job 71 (SLURM_JOB_NODELIST)`.
+
+    A node that is known to be out of order belongs among them: `open` then says so, and it is reported by its name.
+    `notes` hold what else there is to say of the whole, such as "2 of 4 pods are pending"; `cluster` is what the
+    scheduler says of all its nodes. `origin` is for an executor that knows who said it another time.
+    """
+
+    nodes: tuple[Node, ...]
+    words: str
+    notes: tuple[str, ...] = ()
+    origin: Origin | None = None
+    cluster: Cluster | None = None
+
+
+@runtime_checkable
+class Gatherer(Protocol):
+    """An executor that knows which nodes there are."""
+
+    async def gather(self, wanted: Wanted) -> Gathered | None:
+        """The nodes of its allocation or cluster; None where it knows of none here.
+
+        Where `wanted.named` is not empty these nodes and no others are returned (with the addresses at which it
+        reaches them), or None when there is nothing to prepare.
+
+        Raises:
+            ExecutorError: there should be nodes and they cannot be had (kind and message as for a node).
+            UsageError: it was told what cannot be.
+        """
+        ...
+
+
+@runtime_checkable
+class Detector(Protocol):
+    """An executor that recognises its own surroundings."""
+
+    def detect(self, environment: Mapping[str, str]) -> str:
+        """Why this process must be inside of what it reaches: `SLURM_JOB_ID=71 is set`; empty when it is not.
+
+        Looks at `environment` and at little else, and never waits.
+        """
         ...

@@ -7,15 +7,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import os
 import secrets
+import select
+import shutil
 import signal
 import socket
 import subprocess
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 import anyio
 
-from preflight.executors.base import ExecutorError
+from preflight.executors.base import Channel, ExecutorError
 from preflight.node import bootstrap, process
 
 #: Shell banners come before the agent speaks; more than this is no banner.
@@ -26,8 +33,22 @@ _STDERR_BYTES = 8192
 #: How ssh ends when the connection is lost.
 _SSH_FAILED = 255
 _CHUNK = 1 << 16
+#: How long a short frame that was begun may take to be finished.
+_FINISH_S = 2.0
 
 Diagnose = Callable[[int | None, str], ExecutorError]
+
+
+class Starting(Channel, Protocol):
+    """A channel whose agent is still to be started over it."""
+
+    async def exit_code(self, deadline_s: float) -> int | None:
+        """How what carries the channel ended; None when it has not by then, or nobody knows."""
+        ...
+
+    def push_back(self, data: bytes) -> None:
+        """Have `receive` return `data` first."""
+        ...
 
 
 def new_nonce() -> str:
@@ -40,26 +61,70 @@ def _end_with_us() -> None:
     process.die_with_parent(signal.SIGTERM)
 
 
+def _ending_with_us(
+    command: Sequence[str], environment: Mapping[str, str]
+) -> tuple[list[str], Callable[[], None] | None]:
+    """How to start a command so that it ends with this process: what to run, and what to do before that in the fork.
+
+    To do anything in a fork needs a copy of this whole process, which costs more than ssh's own start; where the system
+    has a program for it, nothing is copied.
+    """
+    there = shutil.which(command[0], path=environment.get("PATH")) if _setpriv() else None
+    # Without a program to run, the error is to be about that one.
+    return ([*_setpriv(), *command], None) if there is not None else (list(command), _end_with_us)
+
+
+@functools.cache
+def _setpriv() -> tuple[str, ...]:
+    """util-linux's setpriv with the options for that, where there is one that knows them (since 2.33)."""
+    path = shutil.which("setpriv")
+    words = (path or "", "--pdeathsig", "TERM", "--")
+    try:
+        done = subprocess.run([*words, "true"], capture_output=True, timeout=2.0)
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    return words if done.returncode == 0 else ()
+
+
 class PipeChannel:
     """The streams of one child process. It dies with this process, even when that is killed."""
 
     def __init__(
-        self, command: Sequence[str], *, description: str, environment: Mapping[str, str] | None = None
+        self,
+        command: Sequence[str],
+        *,
+        description: str,
+        environment: Mapping[str, str] | None = None,
+        close_s: float = CLOSE_S,
+        deaf: bool = False,
+        bytes_per_s: int = 0,
     ) -> None:
-        """Start `command`. Raises OSError when it cannot be run."""
+        """Start `command`. Raises OSError when it cannot be run.
+
+        Args:
+            close_s: how long it gets to end by itself.
+            deaf: it heeds no SIGTERM.
+            bytes_per_s: send no faster, where the transport loses what its other end does not read in time.
+        """
+        self._bytes_per_s = bytes_per_s
+        #: Held while a frame is on its way, so that none is cut by what another thread says.
+        self._sending = threading.Lock()
         self._description = description
+        self._close_s = close_s
+        self._deaf = deaf
         self._stream, theirs = socket.socketpair()
         self._errors, their_errors = socket.socketpair()
+        words, before = _ending_with_us(command, os.environ if environment is None else environment)
         try:
             # A session of its own, so that Ctrl-C reaches only the head, which then ends things in order.
             self._process: subprocess.Popen[bytes] = subprocess.Popen(
-                list(command),
+                words,
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),
                 stderr=their_errors.fileno(),
                 env=None if environment is None else dict(environment),
                 start_new_session=True,
-                preexec_fn=_end_with_us,
+                preexec_fn=before,
             )
         except BaseException:
             self._stream.close()
@@ -115,12 +180,45 @@ class PipeChannel:
 
     async def send(self, data: bytes) -> None:
         """Write all of `data`. Raises ExecutorError when the other end is gone."""
+        while not self._sending.acquire(blocking=False):
+            await anyio.sleep(0.001)
         try:
-            await asyncio.get_running_loop().sock_sendall(self._stream, data)
+            await self._send(data)
         except OSError as error:
             raise ExecutorError(
                 "unreachable", f"{self.description} is gone: {error.strerror or error}", self.last_words()
             ) from error
+        finally:
+            self._sending.release()
+
+    async def _send(self, data: bytes) -> None:
+        loop = asyncio.get_running_loop()
+        if not self._bytes_per_s:
+            await loop.sock_sendall(self._stream, data)
+            return
+        for begin in range(0, len(data), _CHUNK):
+            piece = data[begin : begin + _CHUNK]
+            await loop.sock_sendall(self._stream, piece)
+            await anyio.sleep(len(piece) / self._bytes_per_s)
+
+    def speak(self, frame: bytes) -> None:
+        """Send one short frame from any thread; nothing happens while another is on its way, or where it would wait."""
+        if not self._sending.acquire(blocking=False):
+            return
+        try:
+            left = memoryview(frame)
+            left = left[self._stream.send(left) :]
+            # Begun is to be finished, or the next frame would be taken for the rest of this one.
+            until = time.monotonic() + _FINISH_S
+            while left and time.monotonic() < until:
+                select.select([], [self._stream], [], 0.1)
+                with contextlib.suppress(BlockingIOError):
+                    left = left[self._stream.send(left) :]
+        except (OSError, ValueError):
+            # Full, or gone: whoever reads the stream finds out.
+            pass
+        finally:
+            self._sending.release()
 
     async def receive(self) -> bytes:
         """The next bytes; empty at the end of the stream."""
@@ -147,7 +245,7 @@ class PipeChannel:
         with anyio.CancelScope(shield=True):
             with contextlib.suppress(OSError):
                 self._stream.shutdown(socket.SHUT_WR)
-            if await self.exit_code(CLOSE_S) is None:
+            if await self.exit_code(self._close_s) is None:
                 self._process.terminate()
                 if await self.exit_code(CLOSE_S) is None:
                     self._process.kill()
@@ -161,11 +259,14 @@ class PipeChannel:
 
     def abandon(self) -> None:
         """End the transport at once, without waiting for the agent to see the end of its stream."""
-        self._process.terminate()
+        if self._deaf:
+            self._process.kill()
+        else:
+            self._process.terminate()
 
 
 async def start_agent(
-    channel: PipeChannel, name: str, nonce: str, *, bundle: bytes, diagnose: Diagnose, deadline_s: float
+    channel: Starting, name: str, nonce: str, *, bundle: bytes, diagnose: Diagnose, deadline_s: float
 ) -> None:
     """Wait for the loader's nonce, send the bundle, and leave the channel at the agent's first frame.
 
@@ -199,7 +300,7 @@ async def start_agent(
         raise
 
 
-async def _past_noise(channel: PipeChannel, name: str, mark: bytes, heard: bytearray, diagnose: Diagnose) -> None:
+async def _past_noise(channel: Starting, name: str, mark: bytes, heard: bytearray, diagnose: Diagnose) -> None:
     """Read up to `mark`; what was read after it is left in `heard`."""
     while (place := heard.find(mark)) < 0:
         data = await channel.receive()
@@ -216,7 +317,7 @@ async def _past_noise(channel: PipeChannel, name: str, mark: bytes, heard: bytea
     del heard[: place + len(mark)]
 
 
-def _stalled(channel: PipeChannel, name: str, size: int) -> ExecutorError:
+def _stalled(channel: Starting, name: str, size: int) -> ExecutorError:
     """The agent's few first bytes came, and then nothing after it was sent some thousands."""
     return ExecutorError(
         "timeout",

@@ -12,11 +12,13 @@ import os
 import re
 import shutil
 import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from stat import S_ISDIR
 
-from preflight.executors.base import ExecutorError
+from preflight.executors import nodefiles
+from preflight.executors.base import ExecutorError, Gathered, Wanted
 from preflight.executors.pipe import PipeChannel, new_nonce, start_agent
 from preflight.job.hostname import is_hostname
 from preflight.node import bootstrap
@@ -115,6 +117,15 @@ class SshExecutor:
     name: str = "ssh"
     _folder: _Folder | None = None
 
+    def detect(self, environment: Mapping[str, str]) -> str:
+        """Whether this is a job of a batch system that has no way of its own into its nodes."""
+        return nodefiles.reason(environment)
+
+    async def gather(self, wanted: Wanted) -> Gathered | None:
+        """The nodes of such a job; None outside of any. Raises ExecutorError when its list cannot be read."""
+        found = None if wanted.named else nodefiles.nodes_in(wanted.environment)
+        return Gathered(*found) if found is not None else None
+
     async def open(self, node: Node, *, deadline_s: float, bundle: bytes) -> PipeChannel:
         """Start an agent on `node.address` (or its name). Raises ExecutorError that says what ssh said."""
         target = node.address or node.name
@@ -189,11 +200,9 @@ def explain(name: str, target: str, code: int | None, words: str, *, deadline_s:
         )
     said = f' (ssh said: "{lines[-1]}")' if lines else ""
     if code is None or code == SSH_FAILED:
-        for pattern, kind, meaning, remedy in _WORDS:
-            line = next((line for line in reversed(lines) if re.search(pattern, line, re.IGNORECASE)), None)
-            if line is not None:
-                told = f'{name}: {meaning} (ssh said: "{line}"); {remedy.format(target=target)}'
-                return ExecutorError(kind, told, words)
+        understood = said_by_ssh(name, target, lines, words)
+        if understood is not None:
+            return understood
     if code is None:
         return ExecutorError(
             "timeout",
@@ -206,6 +215,16 @@ def explain(name: str, target: str, code: int | None, words: str, *, deadline_s:
     return ExecutorError(
         "crashed", f"{name}: the command that starts the agent ended with exit code {code} there{said}", words
     )
+
+
+def said_by_ssh(name: str, target: str, lines: Sequence[str], words: str) -> ExecutorError | None:
+    """What one of `lines` means if it is a complaint of ssh's own; None when there is none among them."""
+    for pattern, kind, meaning, remedy in _WORDS:
+        line = next((line for line in reversed(lines) if re.search(pattern, line, re.IGNORECASE)), None)
+        if line is not None:
+            told = f'{name}: {meaning} (ssh said: "{line}"); {remedy.format(target=target)}'
+            return ExecutorError(kind, told, words)
+    return None
 
 
 class _Folder:

@@ -146,6 +146,11 @@ class Job:
         return index
 
     @functools.cached_property
+    def named_nodes(self) -> frozenset[str]:
+        """The nodes of which some claim speaks by name; of all others the same holds."""
+        return frozenset(claim.scope.node for claim in self.claims) - {""}
+
+    @functools.cached_property
     def _in_force(self) -> dict[tuple[str, Scope], tuple[Claim, ...]]:
         """What `setting` found so far: many rules ask for the same few quantities."""
         return {}

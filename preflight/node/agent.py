@@ -9,18 +9,19 @@ from __future__ import annotations
 import os
 import selectors
 import signal
-import socket
-import sys
 import time
-from typing import Any, Callable, Dict, List, Optional
+from contextlib import suppress
 
 from preflight.node import process, running
-from preflight.node.child import STACKS_SIGNAL
+from preflight.node.introduction import introduction
+from preflight.node.outlet import Outlet, watch_writable
+from preflight.node.pipes import CHUNK_BYTES, read, readable
+from preflight.node.resident import Lodgings, Resident
 from preflight.node.running import Running
+from preflight.node.together import PATIENCE_S, Company, Together
 from preflight.node.wire import (
     BEAT_S,
     LEASE_S,
-    PROTOCOL,
     Ask,
     Beat,
     Cancel,
@@ -28,11 +29,14 @@ from preflight.node.wire import (
     Event,
     Failed,
     FrameReader,
-    Ready,
     Signal,
     WireError,
     encode,
 )
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, List, Optional, Sequence
 
 #: How often the states of running ranks are looked at; a stopped one is known within twice this.
 WATCH_S = 0.5
@@ -40,36 +44,54 @@ WATCH_S = 0.5
 DUMP_S = 0.3
 #: How long a context child may take to leave its wrapper after its answer.
 LEAVE_S = 2.0
-_BACKLOG_BYTES = 8 << 20
-_CHUNK = 65536
 _CHANNEL_ENDED = "the channel ended"
 
 
 class Agent:
-    """The loop. Frames come in on `fd_in` and go out on `fd_out`; children's pipes are in between."""
+    """The loop. Frames come in on `fd_in` and go out on `fd_out`; children's pipes are in between.
 
-    def __init__(self, bundle: bytes, fd_in: int, fd_out: int, nonce: str, notes: List[str], pulse: int) -> None:
+    Its guardian hears the `pulse`. One that is `inside` a job context has none, and watches the states of its children
+    there, where they are seen.
+    """
+
+    def __init__(
+        self,
+        bundle: bytes,
+        fd_in: int,
+        fd_out: int,
+        *,
+        nonce: str = "",
+        notes: Sequence[str] = (),
+        pulse: Optional[int] = None,
+        inside: bool = False,
+    ) -> None:
         self._bundle = bundle
         self._in = fd_in
         self._out = fd_out
         self._nonce = nonce
-        self._notes = notes
+        self._notes = list(notes)
         self._pulse = pulse
+        self._inside = inside
         self._reader = FrameReader()
-        self._outgoing = bytearray()
         self._children: Dict[int, Running] = {}
         self._selector = selectors.DefaultSelector()
+        self._say = Outlet(fd_out, self._selector, self._ended, self._pause)
+        self._lodgings = Lodgings(self._enter, self._send, self._feed)
+        self._company = Company(self._begin, self._start, self._say.send)
         self._over = ""
-        self._heard_s = self._spoke_s = self._watched_s = time.monotonic()
+        #: A child has ended since the last look.
+        self._bereaved = True
+        self._heard_s = self._watched_s = self._stepped_s = time.monotonic()
         self._paused = False
 
     def run(self) -> None:
         """Serve until the head is gone, then end every descendant."""
         self._install_signals()
         for fd in (self._in, self._out, self._pulse):
-            os.set_blocking(fd, False)
+            if fd is not None:
+                os.set_blocking(fd, False)
         self._selector.register(self._in, selectors.EVENT_READ, self._hear)
-        self._send(self._introduction())
+        self._send(introduction(self._notes))
         try:
             while not self._over:
                 self._step()
@@ -78,66 +100,65 @@ class Agent:
             process.end_descendants(2.0)
 
     def _install_signals(self) -> None:
-        here, there = socket.socketpair()
-        here.setblocking(False)
-        there.setblocking(False)
-        self._wakeup = (here, there)
-        signal.set_wakeup_fd(there.fileno(), warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        # A pair of sockets would do, but their module takes as long to import as many a probe to run.
+        here, there = os.pipe()
+        for fd in (here, there):
+            os.set_blocking(fd, False)
+        signal.set_wakeup_fd(there, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, self._told_of_death)
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             signal.signal(number, self._told_to_end)
-        self._selector.register(here, selectors.EVENT_READ, lambda: here.recv(4096))
+        self._selector.register(here, selectors.EVENT_READ, lambda: read(here))
+
+    def _ended(self, why: str) -> None:
+        self._over = why
+
+    def _told_of_death(self, number: int, frame: Any) -> None:
+        self._bereaved = True
 
     def _told_to_end(self, number: int, frame: Any) -> None:
         self._over = "the agent was told to end by signal %d" % number
 
-    def _introduction(self) -> Ready:
-        # No look-up in the user database: that can hang on a dead directory server.
-        user = os.environ.get("USER") or os.environ.get("LOGNAME") or "uid %d" % os.getuid()
-        try:
-            with open("/proc/sys/kernel/random/boot_id") as file:
-                boot_id = file.read().strip()
-        except OSError:
-            boot_id = ""
-        version = "%d.%d.%d" % sys.version_info[:3]
-        host = os.uname().nodename
-        return Ready(PROTOCOL, host, os.getpid(), version, sys.executable or "", boot_id, user, self._notes)
-
     def _step(self) -> None:
-        try:
-            os.write(self._pulse, b".")
-        except OSError:
-            pass
         for key, _ in self._selector.select(self._patience()):
             # An earlier callback of this round may have closed it, and its number may be another's by now.
             if self._selector.get_map().get(key.fd) is key:
                 key.data()
         now = time.monotonic()
+        # While this process itself got no processor, neither did whoever brings the head's words.
+        self._heard_s = min(now, self._heard_s + max(0.0, now - self._stepped_s - 2 * WATCH_S))
+        self._stepped_s = now
         if now - self._heard_s > LEASE_S:
             self._over = "the head was silent for %.1f s" % LEASE_S
             return
-        self._reap()
+        if self._bereaved:
+            self._bereaved = False
+            self._reap()
         for child in list(self._children.values()):
             self._mind(child, now)
+        self._lodgings.mind(now)
         if now - self._watched_s >= WATCH_S:
             self._watched_s = now
+            if self._pulse is not None:
+                with suppress(OSError):
+                    os.write(self._pulse, b".")
             self._watch()
-        if now - self._spoke_s >= BEAT_S:
+            self._lodgings.beat()
+        if now - self._say.spoke_s >= BEAT_S:
             self._send(Beat(time.time()))
 
     def _patience(self) -> float:
         now = time.monotonic()
-        times = [self._heard_s + LEASE_S, self._spoke_s + BEAT_S, self._watched_s + WATCH_S]
+        times = [self._heard_s + LEASE_S, self._say.spoke_s + BEAT_S, self._watched_s + WATCH_S]
+        times.extend(self._lodgings.moments())
         for child in self._children.values():
-            times.extend(t for t in (child.kill_at_s, child.dump_at_s) if t is not None)
-            if not child.answered and not child.timed_out:
-                times.append(child.deadline_at_s)
+            times.extend(child.moments())
         return max(0.0, min(min(times) - now, WATCH_S)) + 0.001
 
     # --- the channel ---
 
     def _hear(self) -> None:
-        data = _read(self._in)
+        data = read(self._in)
         if data is None:
             return
         if not data:
@@ -148,6 +169,7 @@ class Agent:
             for message in self._reader.feed(data):
                 self._heard_s = time.monotonic()
                 self._obey(message, received_s)
+            self._company.start()
         except WireError as error:
             self._over = str(error)
 
@@ -155,16 +177,24 @@ class Agent:
         if isinstance(message, Beat):
             self._send(Beat(time.time(), message.sent_s, received_s))
         elif isinstance(message, Ask):
-            self._start(message)
+            if message.together and message.context is None:
+                self._company.gather(message)
+            else:
+                self._start(message)
         elif isinstance(message, Cancel):
+            self._company.start()
             child = self._child_of(message.id)
             if child is not None:
                 self._answer(child, Failed(message.id, "cancelled", "it was cancelled", child.error_text()))
                 child.kill_at_s = 0.0
+            elif not self._company.cancel(message.id):
+                self._lodgings.cancel(message.id)
         elif isinstance(message, Signal) and message.what == "stacks":
             child = self._child_of(message.id)
             if child is not None:
                 self._dump(child)
+            else:
+                self._lodgings.dump(message.id)
 
     def _child_of(self, ask_id: int) -> Optional[Running]:
         for child in self._children.values():
@@ -173,28 +203,7 @@ class Agent:
         return None
 
     def _send(self, message: Any) -> None:
-        self._outgoing += encode(message)
-        self._spoke_s = time.monotonic()
-        self._flush()
-
-    def _flush(self) -> None:
-        try:
-            while self._outgoing:
-                del self._outgoing[: os.write(self._out, self._outgoing[: 1 << 20])]
-        except BlockingIOError:
-            pass
-        except OSError as error:
-            self._over = "the channel cannot be written: %s" % error
-            return
-        self._watch_writable(self._out, bool(self._outgoing), self._flush)
-        self._pause(len(self._outgoing) > _BACKLOG_BYTES)
-
-    def _watch_writable(self, fd: int, wanted: bool, callback: Callable[[], None]) -> None:
-        watched = fd in self._selector.get_map()
-        if wanted and not watched:
-            self._selector.register(fd, selectors.EVENT_WRITE, callback)
-        elif watched and not wanted:
-            self._selector.unregister(fd)
+        self._say.send([message])
 
     def _pause(self, wanted: bool) -> None:
         """Read no children while the head takes nothing, so that a talkative one cannot fill the memory."""
@@ -212,11 +221,28 @@ class Agent:
     # --- children ---
 
     def _start(self, ask: Ask) -> None:
+        now = time.monotonic()
         try:
-            child = running.fork(ask, self._nonce, self._bundle, time.monotonic())
+            if ask.context is not None and not ask.fresh:
+                self._lodgings.take(ask, now)
+            else:
+                self._attend(running.fork(ask, self._nonce, self._bundle, now, kind=Running))
         except OSError as error:
             self._send(Failed(ask.id, "crashed", "the node cannot start a process: %s" % error))
-            return
+
+    def _enter(self, ask: Ask) -> Resident:
+        resident = running.fork(ask, self._nonce, self._bundle, time.monotonic(), kind=Resident)
+        self._attend(resident)
+        return resident
+
+    def _begin(self, asks: List[Ask]) -> Together:
+        now = time.monotonic()
+        ask = Ask(0, "%d requests" % len(asks), {}, PATIENCE_S)
+        together = running.fork(ask, self._nonce, self._bundle, now, kind=Together, asks=asks)
+        self._attend(together)
+        return together
+
+    def _attend(self, child: Running) -> None:
         self._children[child.pid] = child
         if not self._paused:
             self._selector.register(child.out, selectors.EVENT_READ, _bound(self._read_frames, child))
@@ -233,7 +259,7 @@ class Agent:
             setattr(child, name, -1)
 
     def _read_frames(self, child: Running) -> None:
-        data = _read(child.out)
+        data = read(child.out)
         if data is None:
             return
         if not data:
@@ -242,11 +268,17 @@ class Agent:
         try:
             data, begins = child.past_noise(data)
             if begins:
+                if isinstance(child, Resident):
+                    self._lodgings.begun(child, time.monotonic())
                 self._feed(child)
             for message in child.reader.feed(data):
                 self._relay(child, message)
         except WireError as error:
-            self._answer(child, Failed(child.ask.id, "crashed", "it wrote what is no frame: %s" % error))
+            if isinstance(child, Together):
+                self._company.lost(child)
+            why = "it wrote what is no frame: %s" % error
+            child.heard_error(("\n%s\n" % why).encode("utf-8", "replace"))
+            self._answer(child, Failed(child.ask.id, "crashed", why))
             child.kill_at_s = 0.0
 
     def _feed(self, child: Running) -> None:
@@ -254,29 +286,34 @@ class Agent:
             return
         try:
             while child.to_feed:
-                del child.to_feed[: os.write(child.feed, child.to_feed[:_CHUNK])]
+                del child.to_feed[: os.write(child.feed, child.to_feed[:CHUNK_BYTES])]
         except BlockingIOError:
             pass
         except OSError:
             child.to_feed.clear()
-        self._watch_writable(child.feed, bool(child.to_feed), _bound(self._feed, child))
+        watch_writable(self._selector, child.feed, _bound(self._feed, child) if child.to_feed else None)
 
     def _read_error(self, child: Running) -> None:
-        data = _read(child.err)
+        data = read(child.err)
         if data:
             child.heard_error(data)
         elif data is not None:
             self._close(child, "err")
 
     def _read_status(self, child: Running) -> None:
-        data = _read(child.status)
+        data = read(child.status)
         if data:
             child.exec_problem += data.decode("utf-8", "replace")
         elif data is not None:
             self._close(child, "status")
 
     def _relay(self, child: Running, message: Any) -> None:
-        if isinstance(message, Event) and message.origin == "start":
+        if isinstance(child, Resident):
+            self._lodgings.heard(child, message)
+        elif isinstance(child, Together):
+            self._company.heard(child, message, time.monotonic())
+            child.kill_at_s = time.monotonic() + LEAVE_S if child.answered else None
+        elif isinstance(message, Event) and message.origin == "start":
             child.inner_pid = int(message.data["pid"])
             self._tell(child, {"state": "started", **message.data})
         elif isinstance(message, Event) and not child.answered:
@@ -305,15 +342,17 @@ class Agent:
                 state = stat.state if stat is not None else ""
                 self._tell(child, {"stacks": child.error_text(child.dump_from), "state": state})
         if not child.answered and not child.timed_out and now >= child.deadline_at_s:
+            if isinstance(child, Together):
+                if not child.is_starved(now):
+                    self._company.lost(child)
+                    child.kill_at_s = now
+                return
             child.timed_out = True
             self._dump(child)
             child.kill_at_s = now + (DUMP_S if child.started else 0.0)
         if child.kill_at_s is not None and now >= child.kill_at_s:
             if not child.answered:
-                reason = "no answer within %.3g s, waiting for %s" % (
-                    child.ask.deadline_s,
-                    child.waiting_for(),
-                )
+                reason = "no answer within %.3g s, waiting for %s" % (child.ask.deadline_s, child.waiting_for())
                 self._answer(child, Failed(child.ask.id, "timeout", reason))
             process.kill_tree(child.pid)
             child.kill_at_s = now + 0.1
@@ -322,14 +361,7 @@ class Agent:
         """Ask for stacks: by signal where the child is a process of ours, which works even while it is stuck."""
         child.dump_from = child.error_total
         child.dump_at_s = time.monotonic() + DUMP_S
-        if not child.started:
-            return
-        if child.ask.context is None or child.inner_pid in [child.pid, *process.descendants(child.pid)]:
-            try:
-                os.kill(child.inner_pid, STACKS_SIGNAL)
-            except OSError:
-                pass
-        else:
+        if child.started and not child.shows_stacks():
             child.to_feed += encode(Signal(child.ask.id))
             self._feed(child)
 
@@ -339,14 +371,14 @@ class Agent:
             if child is None:
                 continue
             # What it said before its end still lies in the pipes. Others below may hold them open: no waiting.
-            for name, read in (
-                ("status", self._read_status),
-                ("err", self._read_error),
-                ("out", self._read_frames),
-            ):
-                while getattr(child, name) >= 0 and _readable(getattr(child, name)):
-                    read(child)
-            if not child.answered:
+            for name, take in (("status", self._read_status), ("err", self._read_error), ("out", self._read_frames)):
+                while getattr(child, name) >= 0 and readable(getattr(child, name)):
+                    take(child)
+            if isinstance(child, Resident):
+                self._lodgings.ended(child, code, time.monotonic())
+            elif isinstance(child, Together):
+                self._company.lost(child)
+            elif not child.answered:
                 self._answer(child, child.post_mortem(code))
             for name in ("out", "err", "feed", "status"):
                 self._close(child, name)
@@ -357,26 +389,10 @@ class Agent:
 
     def _watch(self) -> None:
         for child in self._children.values():
-            if child.ask.context is not None and not child.answered:
+            if (self._inside or child.ask.context is not None) and not child.answered:
                 for change in child.state_changes():
                     self._tell(child, change)
 
 
 def _bound(function: Callable[[Running], None], child: Running) -> Callable[[], None]:
     return lambda: function(child)
-
-
-def _read(fd: int) -> Optional[bytes]:
-    """What there is to read; empty at the end, None when there is nothing yet."""
-    try:
-        return os.read(fd, _CHUNK)
-    except BlockingIOError:
-        return None
-    except OSError:
-        return b""
-
-
-def _readable(fd: int) -> bool:
-    with selectors.SelectSelector() if fd < 1024 else selectors.DefaultSelector() as selector:
-        selector.register(fd, selectors.EVENT_READ)
-        return bool(selector.select(0))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import faulthandler
 import importlib
-import inspect
 import math
 import os
 import select
@@ -14,17 +12,20 @@ import signal
 import sys
 import threading
 import time
-import traceback
-from typing import Any, Callable, Dict, Optional, Tuple
 
 from preflight.node import process
-from preflight.node.wire import Done, Event, Failed, FrameReader, ProbeUnavailable, Signal, WireError, encode
+from preflight.node.record import names_of
+from preflight.node.wire import Ask, Done, Event, Failed, FrameReader, ProbeUnavailable, Signal, WireError, encode
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, Optional, Sequence, Tuple
+
+    Emit = Callable[[Any], None]
 
 #: Asks a child for the stacks of all its threads. A real-time signal, because jobs and schedulers use SIGUSR1/2.
 STACKS_SIGNAL = getattr(signal, "SIGRTMIN", signal.SIGUSR2) + 11
 _TRACEBACK_BYTES = 8192
-
-Emit = Callable[[Any], None]
 
 
 class Outlet:
@@ -63,6 +64,8 @@ def answer(outlet: Outlet, ask_id: int, target: str, params: Dict[str, Any]) -> 
     except ProbeUnavailable as error:
         outlet.send(Failed(ask_id, error.kind, error.reason))
     except BaseException as error:  # SystemExit too: a library that exits is a crash of the probe.
+        import traceback
+
         reason = "%s: %s" % (type(error).__name__, error)
         outlet.send(Failed(ask_id, "crashed", reason, traceback.format_exc()[-_TRACEBACK_BYTES:]))
 
@@ -78,6 +81,11 @@ def _resolve(target: str) -> Callable[..., Any]:
 
 
 def _takes_two(function: Callable[..., Any]) -> bool:
+    code = getattr(function, "__code__", None)
+    if code is not None and not hasattr(function, "__wrapped__"):
+        return int(code.co_argcount) >= 2
+    import inspect
+
     try:
         parameters = inspect.signature(function).parameters.values()
     except ValueError:
@@ -97,8 +105,9 @@ def plain(value: Any) -> Any:
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    names = names_of(type(value))
+    if names is not None:
+        return {name: plain(getattr(value, name)) for name in names}
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -107,6 +116,8 @@ def plain(value: Any) -> Any:
         return sorted(plain(item) for item in value)
     if isinstance(value, os.PathLike):
         return os.fspath(value)
+    if hasattr(type(value), "__dataclass_fields__"):
+        return {name: plain(getattr(value, name)) for name in value.__dataclass_fields__}
     raise TypeError("a probe returned %r, which has no JSON form" % type(value).__name__)
 
 
@@ -163,11 +174,12 @@ def _read(fd: int) -> bytes:
             return b""
 
 
-def run_forked(ask_id: int, target: str, params: Dict[str, Any], fd_out: int) -> Tuple[int, Optional[str]]:
+def run_forked(asks: Sequence[Ask], fd_out: int) -> Tuple[int, Optional[str]]:
     """The body of a forked child: exit code, and what could not be sent."""
     listen_for_stacks()
     try:
-        answer(Outlet(ask_id, fd_out), ask_id, target, params)
+        for ask in asks:
+            answer(Outlet(ask.id, fd_out), ask.id, ask.target, ask.params)
         return 0, None
     except (OSError, WireError) as error:
         return 1, str(error)

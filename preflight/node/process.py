@@ -12,8 +12,12 @@ import os
 import signal
 import sys
 import time
-from dataclasses import dataclass
-from typing import Dict, Iterable, List, NoReturn, Optional, Set
+
+from preflight.node.record import dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, Iterable, List, NoReturn, Optional, Set
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -58,8 +62,21 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
+def sees_itself() -> bool:
+    """Whether /proc speaks of the processes that this one can signal.
+
+    In a container that was given the /proc of its host it numbers others, of which some have the numbers of ours.
+    """
+    try:
+        return int(os.readlink("/proc/self")) == os.getpid()
+    except (OSError, ValueError):
+        return False
+
+
 def stat_of(pid: int) -> Optional[Stat]:
-    """What the kernel says of a process; None when it is gone."""
+    """What the kernel says of a process; None when it is gone, or /proc tells nothing of it."""
+    if not sees_itself():
+        return None
     try:
         with open("/proc/%d/stat" % pid, "rb") as file:
             text = file.read().decode("utf-8", "replace")
@@ -75,11 +92,15 @@ def stat_of(pid: int) -> Optional[Stat]:
 
 def children_of(pid: int) -> List[int]:
     """Direct children, from the kernel's own list where it has one and from all of /proc where not."""
+    if not sees_itself():
+        return []
     return _listed_children(pid) if _kernel_lists_children() else _children_by_parent().get(pid, [])
 
 
 def descendants(root: int) -> List[int]:
     """Everything below `root`, parents before children. A snapshot: what forks meanwhile may be missing."""
+    if not sees_itself():
+        return []
     everyone = None if _kernel_lists_children() else _children_by_parent()
     found: List[int] = []
     seen: Set[int] = {root}
@@ -138,6 +159,9 @@ def kill_all(pids: Iterable[int]) -> None:
 def kill_tree(root: int) -> None:
     """SIGKILL to `root` and everything below it; what forks away meanwhile becomes the subreaper's orphan."""
     kill_all([root] + descendants(root))
+    if not sees_itself():
+        # Each child of ours leads a group of its own; that is all that can be known here.
+        kill_all([-root])
 
 
 def end_descendants(deadline_s: float) -> List[int]:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
-from typing import Any, Dict, List, NoReturn, Optional, Tuple
+from contextlib import suppress
 
 from preflight.node import bootstrap, child, process
 from preflight.node.wire import Ask, Context, Failed, FrameReader
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, NoReturn, Optional, Sequence, Tuple, Type, TypeVar
+
+    R = TypeVar("R", bound="Running")
 
 #: How much of a child's standard error is kept as evidence.
 ERROR_BYTES = 8192
@@ -36,7 +43,7 @@ class Running:
     def __init__(self, ask: Ask, pid: int, now_s: float) -> None:
         self.ask = ask
         self.pid = pid
-        self.deadline_at_s = now_s + ask.deadline_s
+        self.deadline_at_s = now_s + ask.deadline_s - ask.spent_s
         self.out = -1
         self.err = -1
         self.feed = -1
@@ -59,10 +66,28 @@ class Running:
         self._error = bytearray()
         self._error_total = 0
 
+    def first_words(self, bundle: bytes) -> bytes:
+        """What the loader of a context child is sent."""
+        arguments = {"id": self.ask.id, "target": self.ask.target, "params": self.ask.params}
+        return bootstrap.first_words(bundle, "preflight.node.child:main", arguments)
+
     @property
     def started(self) -> bool:
         """Whether the child's own Python has spoken (a forked one has from the start)."""
         return not self.nonce
+
+    def moments(self) -> List[float]:
+        """When something is to be done about it."""
+        times = [at for at in (self.kill_at_s, self.dump_at_s) if at is not None]
+        return times if self.answered or self.timed_out else [*times, self.deadline_at_s]
+
+    def shows_stacks(self) -> bool:
+        """Ask for its stacks by a signal; False where it is not seen from here and has to be told."""
+        if self.ask.context is not None and self.inner_pid not in [self.pid, *process.descendants(self.pid)]:
+            return False
+        with suppress(OSError):
+            os.kill(self.inner_pid, child.STACKS_SIGNAL)
+        return True
 
     def heard_error(self, data: bytes) -> None:
         """Keep the end of what it wrote to standard error."""
@@ -181,12 +206,21 @@ def command_of(context: Context) -> List[str]:
     return [*context.wrapper, context.script or context.interpreter]
 
 
-def fork(ask: Ask, nonce: str, bundle: bytes, now_s: float) -> Running:
+def fork(
+    ask: Ask, nonce: str, bundle: bytes, now_s: float, *, kind: Type[R], asks: Optional[Sequence[Ask]] = None
+) -> R:
     """Start the child of a request: a fork of this process, or a fresh interpreter in its context.
 
-    Raises OSError when the node is out of processes or descriptors.
+    `kind` is how it is seen here. A fork may answer several requests, `asks`, one after another. Raises OSError when
+    the node is out of processes or descriptors.
     """
     context = ask.context
+    asks = asks or [ask]
+    if context is None:
+        for one in asks:
+            bootstrap.prepare(one.target.partition(":")[0])
+        # What is there by now is no garbage: no child looks through it, which would copy every page of it.
+        gc.freeze()
     pipes = [os.pipe() for _ in range(2 if context is None else 4)]
     (out_r, out_w), (err_r, err_w) = pipes[:2]
     agent = os.getpid()
@@ -198,10 +232,10 @@ def fork(ask: Ask, nonce: str, bundle: bytes, now_s: float) -> Running:
             os.close(pair[1])
         raise
     if pid == 0:
-        _become(ask, nonce, agent, pipes)
+        _become(ask, asks, nonce, agent, pipes)
     os.close(out_w)
     os.close(err_w)
-    running = Running(ask, pid, now_s)
+    running = kind(ask, pid, now_s)
     running.out, running.err = out_r, err_r
     if context is not None:
         (in_r, in_w), (status_r, status_w) = pipes[2:]
@@ -209,15 +243,14 @@ def fork(ask: Ask, nonce: str, bundle: bytes, now_s: float) -> Running:
         os.close(status_w)
         running.feed, running.status = in_w, status_r
         running.nonce = ("\n" + nonce + "\n").encode()
-        arguments = {"id": ask.id, "target": ask.target, "params": ask.params}
-        running.to_feed += bootstrap.first_words(bundle, "preflight.node.child:main", arguments)
+        running.to_feed += running.first_words(bundle)
     for fd in (running.out, running.err, running.feed, running.status):
         if fd >= 0:
             os.set_blocking(fd, False)
     return running
 
 
-def _become(ask: Ask, nonce: str, agent: int, pipes: List[Tuple[int, int]]) -> NoReturn:
+def _become(ask: Ask, asks: Sequence[Ask], nonce: str, agent: int, pipes: List[Tuple[int, int]]) -> NoReturn:
     """In the new process: cut every tie to the agent but the pipes, then run or exec."""
     code = 1
     try:
@@ -239,7 +272,7 @@ def _become(ask: Ask, nonce: str, agent: int, pipes: List[Tuple[int, int]]) -> N
         kept = [out_w] if ask.context is None else [ends[7]]
         _close_others(kept)
         if ask.context is None:
-            code, problem = child.run_forked(ask.id, ask.target, ask.params, out_w)
+            code, problem = child.run_forked(asks, out_w)
             if problem is not None:
                 os.write(2, problem.encode())
         else:
@@ -251,8 +284,11 @@ def _become(ask: Ask, nonce: str, agent: int, pipes: List[Tuple[int, int]]) -> N
 
 
 def _close_others(kept: List[int]) -> None:
-    for name in os.listdir("/proc/self/fd"):
-        fd = int(name)
+    try:
+        open_fds = [int(name) for name in os.listdir("/proc/self/fd")]
+    except OSError:  # a container without /proc
+        open_fds = list(range(3, 4096))
+    for fd in open_fds:
         if fd > 2 and fd not in kept:
             try:
                 os.close(fd)

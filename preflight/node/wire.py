@@ -10,8 +10,12 @@ from __future__ import annotations
 import json
 import math
 import struct
-from dataclasses import asdict, dataclass, field
-from typing import Any, Dict, Iterator, List, Optional
+
+from preflight.node.record import dataclass, field
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterator, List, Optional
 
 PROTOCOL = 1
 #: A longer frame is a fault of the peer, not data: facts are kilobytes.
@@ -50,8 +54,11 @@ class Context:
 class Ask:
     """Head to agent: run `target` (`module:function`) in a child and send back what it returns.
 
-    Without `context` the child is a fork of the agent; with one it is a fresh interpreter in that context.
-    A child that outlives `deadline_s` is killed and answered with `Failed(kind="timeout")`.
+    Without `context` the child is a fork of the agent. With one it is a fork of a process that stays in that context
+    for all such requests, or, where `fresh`, an interpreter of its own there: for ranks, which load frameworks.
+    A child that outlives `deadline_s` is killed and answered with `Failed(kind="timeout")`. Entering the context may
+    take `start_s` beyond that; what it took longer has been `spent_s` of the deadline when the child starts.
+    Requests that name the same kind in `together` and come at the same time may share a child.
     """
 
     id: int
@@ -59,6 +66,10 @@ class Ask:
     params: Dict[str, Any] = field(default_factory=dict)
     deadline_s: float = 5.0
     context: Optional[Context] = None
+    fresh: bool = False
+    start_s: float = 0.0
+    spent_s: float = 0.0
+    together: str = ""
 
 
 @dataclass(frozen=True)
@@ -169,11 +180,12 @@ _NUMBER = (int, float)
 #: What a field of each name must hold, in whichever message it stands; `value` may be anything.
 _FIELDS: Dict[str, Any] = {
     **dict.fromkeys(("id", "protocol", "pid"), int),
-    **dict.fromkeys(("deadline_s", "sent_s", "echo_s", "received_s", "at_s"), _NUMBER),
-    **dict.fromkeys(("target", "what", "host", "python", "executable", "boot_id", "user", "origin"), str),
+    **dict.fromkeys(("deadline_s", "start_s", "spent_s", "sent_s", "echo_s", "received_s", "at_s"), _NUMBER),
+    **dict.fromkeys(("target", "what", "host", "python", "executable", "boot_id", "user", "origin", "together"), str),
     **dict.fromkeys(("kind", "reason", "detail", "interpreter", "provenance"), str),
     **dict.fromkeys(("params", "data", "environment"), dict),
     **dict.fromkeys(("notes", "wrapper", "prelude"), list),
+    "fresh": bool,
     "exit_code": (int, type(None)),
     "directory": (str, type(None)),
     "context": (Context, type(None)),
@@ -184,7 +196,9 @@ def _checked(message: Any) -> Any:
     """The message, if its fields hold what they must: the head does arithmetic with what nodes send."""
     for name, value in vars(message).items():
         expected = _FIELDS.get(name)
-        if expected is not None and (not isinstance(value, expected) or isinstance(value, bool)):
+        if expected is not None and (
+            not isinstance(value, expected) or isinstance(value, bool) is not (expected is bool)
+        ):
             raise ValueError("%s is %.40r" % (name, value))
         if name in ("notes", "wrapper", "prelude") and not all(isinstance(item, str) for item in value):
             raise ValueError("%s holds more than text" % name)
@@ -203,7 +217,11 @@ def _finite(text: str) -> float:
 
 def encode(message: Any) -> bytes:
     """One frame. Raises WireError when the message is larger than `LARGEST_FRAME_BYTES`."""
-    body = asdict(message)
+    # Not `asdict`, which copies every value: a fact may hold megabytes.
+    body = dict(vars(message))
+    context = body.get("context")
+    if context is not None:
+        body["context"] = vars(context)
     body["type"] = type(message).__name__.lower()
     data = json.dumps(body, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
     if len(data) > LARGEST_FRAME_BYTES:

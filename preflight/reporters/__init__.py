@@ -4,4 +4,7 @@ PACK = (
     "preflight.reporters.text:REPORTER",
     "preflight.reporters.json:REPORTER",
     "preflight.reporters.sarif:REPORTER",
+    "preflight.reporters.hosts:PASSING",
+    "preflight.reporters.hosts:FAILING",
+    "preflight.reporters.hosts:UNTOLD",
 )

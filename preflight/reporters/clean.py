@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 
-from preflight.job.hostname import is_hostname
+from preflight.job.hostname import folded, is_hostname
 
 #: Control, format (also bidirectional overrides), surrogate, private use, line and paragraph separators.
 _SHOWN_AS_ESCAPES = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
@@ -44,8 +44,6 @@ def fold_nodes(names: Sequence[str]) -> str:
     if len(names) <= 1:
         return clean(", ".join(names))
     if all(is_hostname(name) for name in names):
-        from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
-
-        return str(NodeSet.fromlist(list(names), resolver=RESOLVER_NOGROUP))
+        return folded(names)
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return clean(", ".join(names[:_MOST_NAMES])) + more

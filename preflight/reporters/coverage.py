@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from preflight import catalog
-from preflight.config_file import rules_declared, unknown
+from preflight.config_file import declared_by, unknown
 from preflight.outcome import Outcome, Status
 from preflight.report import ExitCode, Report
 from preflight.reporters.clean import fold_nodes
@@ -68,7 +68,7 @@ def _idle(names: Sequence[str], report: Report) -> str:
     judged = {word for outcome in report.outcomes for word in (outcome.id, outcome.name)}
     if any(name.upper() in judged or name.lower() in judged for name in names):
         return f"{', '.join(names)}, which found nothing"
-    missing = unknown((*names,), rules_declared(report.configuration.site_rules))
+    missing = unknown((*names,), declared_by(report.configuration.site))
     return "; ".join(f"{name}, which is no rule or check{hint}" for name, hint in missing.items())
 
 

@@ -12,6 +12,7 @@ from preflight.progress import Progress, Step
 from preflight.reporters.clean import clean, fold_nodes
 
 _TITLES = {
+    "gather": "finding the nodes",
     "open": "reaching the nodes",
     "node": "looking at the nodes",
     "link": "looking between the nodes",

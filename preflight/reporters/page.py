@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from rich.cells import cell_len
 from rich.text import Text
 
-from preflight.outcome import Evidence, Finding, Location, Severity, VerdictKind
+from preflight.hosts import hosts_of, ways_without
+from preflight.outcome import Evidence, Finding, Location, Severity, Status, VerdictKind
+from preflight.recording import Origin
 from preflight.report import ExitCode, Report
 from preflight.reporters.base import Style
 from preflight.reporters.clean import clean, fold_nodes
@@ -37,6 +39,7 @@ class _Page:
 
     def print(self) -> None:
         self._head()
+        self._drill()
         if self._sheet.style.statistics:
             self._statistics()
         else:
@@ -44,6 +47,7 @@ class _Page:
         if self._sheet.style.verbosity >= 0:
             print_coverage(self._sheet, self._report)
             self._grounds()
+            self._hosts()
         self._verdict()
 
     def _findings(self) -> None:
@@ -79,15 +83,18 @@ class _Page:
 
     def _head(self) -> None:
         report = self._report
-        if not report.nodes:
+        if not report.nodes and not report.run.origin:
             return
         answered = tuple(record.node.name for record in report.nodes if not record.problem)
         silent = tuple(record.node.name for record in report.nodes if record.problem)
-        line = Text(f"{len(answered)} of {len(report.nodes)} nodes answered over {report.run.executor}: ")
-        line.append(fold_nodes(answered) or "none")
-        if silent:
-            line.append(f"; silent: {fold_nodes(silent)}", style="bold red")
-        self._sheet.line(line)
+        if report.nodes:
+            line = Text(f"{len(answered)} of {len(report.nodes)} nodes answered over {report.run.executor}: ")
+            line.append(fold_nodes(answered) or "none")
+            if silent:
+                line.append(f"; silent: {fold_nodes(silent)}", style="bold red")
+            self._sheet.line(line)
+        if report.run.origin is not None:
+            self._whence(report.run.origin)
         parts = [
             f"{stage.name} skipped ({clean(stage.skipped)})"
             if stage.skipped
@@ -99,6 +106,30 @@ class _Page:
         if report.run.context:
             self._sheet.wrapped(f"ranks: {clean(report.run.context)}", indent=0, hanging=2)
         self._sheet.line()
+
+    def _drill(self) -> None:
+        """That a fault was played: nobody shall take this for a verdict about the nodes."""
+        drill = self._report.run.wish.drill
+        if drill is None:
+            return
+        text = (
+            f"DRILL {drill.spelled}: a fault was played in this run because it was asked for. It tells how the fault "
+            "looks and how fast it is named, and is no verdict about the nodes."
+        )
+        self._sheet.wrapped(clean(text), indent=0, hanging=2, style="bold magenta")
+        for outcome in self._report.outcomes:
+            if outcome.status is Status.PASS and outcome.subject.startswith("drill: "):
+                self._sheet.wrapped(clean(outcome.subject), indent=0, hanging=2)
+        self._sheet.line()
+
+    def _whence(self, origin: Origin) -> None:
+        """Who said which nodes there are, and why they were reached on this way."""
+        if origin.problem:
+            self._sheet.wrapped(f"no nodes: {clean(origin.problem)}", indent=0, hanging=2)
+        because = f"; {self._report.run.executor} because {clean(origin.because)}" if origin.because else ""
+        self._sheet.wrapped(f"nodes from {clean(origin.words)}{because}", indent=0, hanging=2)
+        for note in origin.notes:
+            self._sheet.wrapped(clean(note), indent=2)
 
     def _finding(self, finding: Finding) -> None:
         head = Text()
@@ -165,6 +196,18 @@ class _Page:
                     "name the files together to have them judged as one job"
                 )
 
+    def _hosts(self) -> None:
+        """Which nodes to do without, and how, where some are fit and others are not."""
+        hosts = hosts_of(self._report)
+        if not hosts.failing or not (hosts.passing or hosts.untold):
+            return
+        lists = (("not fit", hosts.failing), ("cannot be told", hosts.untold), ("fit", hosts.passing))
+        said = [f"{words}: {fold_nodes(names)}" for words, names in lists if names]
+        self._sheet.wrapped("; ".join(said), label="nodes ", indent=0, hanging=2)
+        for way in ways_without(self._report, hosts):
+            # Not wrapped: it is there to be copied.
+            self._sheet.line(Text(f"  without them: {clean(way)}"))
+
     def _verdict(self) -> None:
         report = self._report
         fixes = [finding.fix for finding in report.findings if finding.fix is not None]
@@ -178,6 +221,9 @@ class _Page:
         if required:
             said.append(f"{required} that had to be told and could not")
         line = Text(report.verdict.value.upper(), style=_VERDICTS[report.verdict])
+        drill = report.run.wish.drill
+        if drill is not None:
+            line = Text("DRILL ", style="bold magenta") + line
         line.append(f"  {', '.join(said) or 'nothing found'}", style="none")
         line.append(f"; {count(len(report.inputs), 'file')} in {count(len(report.jobs), 'job')}", style="none")
         if report.exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):

@@ -59,10 +59,16 @@ def log(report: Report) -> dict[str, Any]:
             for file in report.inputs
         ],
         "columnKind": "unicodeCodePoints",
-        "properties": {"verdict": report.verdict.value},
+        "properties": {"verdict": report.verdict.value, **_drill(report)},
         "results": results,
     }
     return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
+
+
+def _drill(report: Report) -> dict[str, str]:
+    """The fault that the run played, if any: its results are then no verdict about the nodes."""
+    drill = report.run.wish.drill
+    return {"drill": drill.spelled} if drill is not None else {}
 
 
 def _invocation(report: Report) -> dict[str, Any]:
@@ -95,13 +101,13 @@ def _invocation(report: Report) -> dict[str, Any]:
 
 def _rules(report: Report, opened: list[Outcome]) -> list[dict[str, Any]]:
     """A descriptor for each rule that has a result, with its own words where it is installed."""
-    from preflight.declared import rules_of
+    from preflight.config_file import declared_by
     from preflight.explain import everything
 
     wanted = {f.id: (f.name, _LEVELS[f.severity]) for f in (*report.suppressed, *report.findings)}
     for outcome in opened:
         wanted.setdefault(outcome.id, (outcome.name, "warning"))
-    known = {item.meta.id: item.meta for item in (*everything(), *rules_of(report.configuration))}
+    known = {item.meta.id: item.meta for item in (*everything(), *declared_by(report.configuration.site))}
     found = []
     for id in sorted(wanted):
         name, level = wanted[id]

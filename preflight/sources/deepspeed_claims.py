@@ -32,6 +32,7 @@ QUANTITY_OF: dict[tuple[str, ...], str] = {
     ("tensor_parallel", "autotp_size"): "tensor_parallel_size",
     ("gradient_clipping",): "gradient_clipping",
     ("optimizer", "type"): "optimizer_type",
+    ("optimizer", "params", "torch_adam"): "torch_adam",
     ("optimizer", "params", "lr"): "learning_rate",
     ("optimizer", "params", "weight_decay"): "weight_decay",
     ("scheduler", "params", "warmup_max_lr"): "learning_rate",

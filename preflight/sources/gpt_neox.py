@@ -36,7 +36,9 @@ _NUMBERS = {
     "moe_num_experts": "num_experts",
     "train_iters": "train_steps",
     "checkpoint_factor": "save_interval",
+    "keep_last_n_checkpoints": "checkpoints_kept",
 }
+_PATHS = {"save": "checkpoint_path", "load": "resume_path", "vocab_file": "input_file", "merge_file": "input_file"}
 _FORMATS = {"fp16": "fp16", "bfloat16": "bf16", "fp32": "fp32"}
 
 
@@ -71,6 +73,8 @@ def _underscored(root: Node) -> Node:
 def _state(stating: NodeStating, root: Node) -> None:
     for key, quantity in _NUMBERS.items():
         stating.given(quantity, root.member(key), as_int)
+    for key, quantity in _PATHS.items():
+        stating.given(quantity, root.member(key), _over(str))
     # Without a pipeline it is 0, which is one stage as well.
     stating.given("pipeline_parallel_size", root.member("pipe_parallel_size"), _over(_at_least_one))
     stating.given("mixed_precision", root.member("precision"), _over(lambda item: _FORMATS.get(str(item), str(item))))

@@ -62,6 +62,8 @@ SETTINGS: dict[str, tuple[str, Reader]] = {
     "load_best_model_at_end": ("load_best_model", fsdp.as_bool),
     "fsdp_transformer_layer_cls_to_wrap": ("fsdp_layer_classes", fsdp.as_names),
     "model_name_or_path": ("model_name", as_text),
+    "output_dir": ("checkpoint_path", as_text),
+    "save_total_limit": ("checkpoints_kept", as_int),
     # PaddleNLP's trainer, which has most arguments of the other (paddlenlp/trainer/training_args.py, 2.8).
     "tensor_parallel_degree": ("tensor_parallel_size", as_degree),
     "pipeline_parallel_degree": ("pipeline_parallel_size", as_degree),

@@ -52,11 +52,12 @@ def fact(
     value: Any,
     *,
     params: Mapping[str, Any] | None = None,
-    peer: str = "",
+    peers: tuple[str, ...] = (),
     required: bool = True,
+    context: bool = False,
 ) -> FactRecord:
     """One observation; `value` may be an Unavailable."""
-    request = Request(probe_name(probe), node, params or {}, peer=peer, required=required)
+    request = Request(probe_name(probe), node, params or {}, peers=peers, required=required, context=context)
     if isinstance(value, Unavailable):
         return FactRecord(request, unavailable=value)
     # As it comes off the wire: plain JSON values.
@@ -74,8 +75,11 @@ def judge(check: Check, job: Job, fleet: Fleet, facts: Facts) -> list[Verdict]:
 
 
 def plan(check: Check, job: Job, fleet: Fleet, facts: Facts | None = None) -> list[Request]:
-    """All requests of a check."""
-    return list(check.plan(job, fleet, facts or Facts()))
+    """All requests of a check, which names all the probes that they ask."""
+    requests = list(check.plan(job, fleet, facts or Facts()))
+    asked = {name for request in requests for name in (request.probe, request.listen) if name}
+    assert asked <= {probe_name(probe) for probe in check.probes}
+    return requests
 
 
 def one(verdicts: list[Verdict], status: Status) -> Verdict:

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 
 from preflight.outcome import Severity, Status
 from preflight.recording import FactRecord, Unavailable
-from preflight_checks.data import data_path_missing, shard_list_differs
+from preflight_checks.probes.content import Sample
 from preflight_checks.probes.paths import Entry, PathState, path_state
+from preflight_checks.storage.data import data_path_missing, shard_list_differs
+from preflight_checks.storage.data_content import data_content_differs
 
-from .build import TIMEOUT, fact, facts, fleet, job, judge, one, plan, statuses
+from .build import TIMEOUT, fact, facts, fleet, job, judge, one, plan, stand_ins, statuses
 
 PATH = "/data/train"
 JOB = {"data_path": PATH}
@@ -40,7 +42,15 @@ def test_paths_are_looked_at_where_the_ranks_run_and_urls_are_not() -> None:
     wanted = plan(data_path_missing, job(**JOB), fleet(2))
     assert [(r.node, r.context, r.required) for r in wanted] == [("node0", True, True), ("node1", True, True)]
     assert plan(data_path_missing, job(data_path="s3://bucket/train"), fleet(2)) == []
-    assert plan(data_path_missing, job(data_path="/data/{000..127}.tar"), fleet(2)) == []
+    assert len(plan(data_path_missing, job(data_path="/data/{000..127}.tar"), fleet(2))) == 2
+    assert plan(data_path_missing, job(data_path="{DATA_DIR}/train"), fleet(2)) == []
+    assert plan(data_path_missing, job(data_path="pipe:cat x.tar"), fleet(2)) == []
+
+
+def test_vocabularies_and_models_on_disk_are_looked_at_and_names_on_a_hub_are_not() -> None:
+    assert len(plan(data_path_missing, job(input_file="/data/vocab.json"), fleet(2))) == 2
+    assert len(plan(data_path_missing, job(model_name="/models/llama"), fleet(2))) == 2
+    assert plan(data_path_missing, job(model_name="meta-llama/Llama-2-7b"), fleet(2)) == []
 
 
 def test_a_path_one_node_lacks_names_that_node() -> None:
@@ -72,6 +82,71 @@ def test_another_kind_is_an_error_and_another_file_system_a_warning() -> None:
     local = facts(folder("node0"), folder("node1"), folder("node2", system="ext4"))
     found = one(judge(data_path_missing, job(**JOB), fleet(3), local), Status.FAIL)
     assert found.severity is Severity.WARNING and found.nodes == ("node2",) and "ext4" in found.message
+
+
+def test_local_file_systems_may_differ_and_exports_may_not() -> None:
+    disks = facts(folder("node0", system="ext4"), folder("node1", system="xfs"))
+    assert statuses(judge(data_path_missing, job(**JOB), fleet(2), disks)) == {"pass"}
+
+    def served(node: str, source: str) -> FactRecord:
+        return at(node, PathState(PATH, PATH, "directory", file_system="nfs4", source=source))
+
+    other = facts(served("node0", "nas1:/a"), served("node1", "nas2:/a"), served("node2", "nas1:/b"))
+    assert one(judge(data_path_missing, job(**JOB), fleet(3), other), Status.FAIL).nodes == ("node2",)
+
+
+def test_files_that_a_pattern_or_list_names_and_that_are_not_there() -> None:
+    whole = PathState(PATH, PATH, "pattern", listed=4, digest="a")
+    short = PathState(PATH, PATH, "pattern", listed=3, digest="b", absent=["03.tar"])
+    found = one(
+        judge(shard_list_differs, job(**JOB), fleet(2), facts(at("node0", whole), at("node1", short))), Status.FAIL
+    )
+    assert found.nodes == ("node1",) and "names 03.tar, which is not there on node1" in found.message
+    nowhere = facts(at("node0", short), at("node1", short))
+    assert one(judge(shard_list_differs, job(**JOB), fleet(2), nowhere), Status.FAIL).nodes == ("node0", "node1")
+
+
+def test_files_too_many_to_list_in_time_are_not_compared() -> None:
+    late = at("node1", PathState(PATH, PATH, "directory", listed=3, digest="x", truncated=True, hurried=True))
+    verdicts = judge(shard_list_differs, job(**JOB), fleet(3), facts(folder("node0"), late, folder("node2")))
+    assert statuses(verdicts) == {"unknown", "pass"} and not one(verdicts, Status.UNKNOWN).required
+
+
+def holding(node: str, contents: Mapping[str, str], *, sizes: Mapping[str, int] | None = None) -> FactRecord:
+    samples = [Sample(name, (sizes or {}).get(name, 100), digest, True) for name, digest in contents.items()]
+    return at(node, PathState(PATH, PATH, "directory", samples=samples, listed=len(samples)))
+
+
+SAME = {"a": "1", "b": "2"}
+
+
+def test_a_file_of_the_same_size_and_another_content_is_named_with_its_node() -> None:
+    seen = facts(holding("node0", SAME), holding("node1", {**SAME, "b": "x"}), holding("node2", SAME))
+    found = one(judge(data_content_differs, job(**JOB), fleet(3), seen), Status.FAIL)
+    assert found.nodes == ("node1",) and found.severity is None and "b of /data/train on node1 holds" in found.message
+    assert "(node0)" in found.remedy
+
+
+def test_files_that_all_differ_may_be_a_nodes_own_unless_every_rank_reads_the_same() -> None:
+    seen = facts(holding("node0", SAME), holding("node1", {"a": "x", "b": "y"}), holding("node2", SAME))
+    found = one(judge(data_content_differs, job(**JOB), fleet(3), seen), Status.FAIL)
+    assert found.severity is Severity.WARNING and found.nodes == ("node1",)
+    vocabulary = job(input_file=PATH)
+    assert one(judge(data_content_differs, vocabulary, fleet(3), seen), Status.FAIL).severity is None
+
+
+def test_another_size_is_told_by_the_list_of_files() -> None:
+    seen = facts(holding("node0", SAME), holding("node1", {**SAME, "b": "x"}, sizes={"b": 7}), holding("node2", SAME))
+    assert statuses(judge(data_content_differs, job(**JOB), fleet(3), seen)) == {"pass"}
+
+
+def test_contents_that_could_not_be_read_are_unknown() -> None:
+    cut = at("node1", PathState(PATH, PATH, "directory", sample_problem="reading took longer than 1.5 s"))
+    verdicts = judge(data_content_differs, job(**JOB), fleet(2), facts(holding("node0", SAME), cut))
+    assert statuses(verdicts) == {"unknown"} and "1.5 s" in verdicts[0].message
+    assert statuses(judge(data_content_differs, job(**JOB), fleet(2), facts())) == {"unknown"}
+    assert statuses(judge(data_content_differs, job(), fleet(2), facts())) == {"not-applicable"}
+    assert statuses(judge(data_content_differs, job(**JOB), stand_ins(2), facts())) == {"not-applicable"}
 
 
 def test_a_path_that_hangs_is_unknown_and_required() -> None:

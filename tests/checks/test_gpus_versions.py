@@ -6,10 +6,12 @@ import pytest
 
 from preflight.outcome import Severity, Status
 from preflight.recording import FactRecord, Unavailable
-from preflight_checks.gpus import gpu_count, gpu_model
+from preflight_checks.gpus.gpus import gpu_count, gpu_model
 from preflight_checks.probes.gpus import Gpu, Gpus, gpus
-from preflight_checks.probes.packages import Framework, Packages, packages
-from preflight_checks.versions import driver_skew, driver_too_old, framework_skew, minimum_driver
+from preflight_checks.probes.libraries import DriverLibrary
+from preflight_checks.probes.packages import Packages, packages
+from preflight_checks.probes.stack import Build, Stack, stack
+from preflight_checks.software.versions import driver_skew, driver_too_old, framework_skew, minimum_driver
 
 from .build import TIMEOUT, fact, facts, fleet, job, judge, one, plan, statuses
 
@@ -27,11 +29,15 @@ def broken(node: str, problem: str) -> FactRecord:
     return fact(gpus, node, Gpus(problem=problem, detail="said NVML"))
 
 
-def installed(node: str, cuda: str = "12.8", *, compat: tuple[str, ...] = (), **versions: str) -> FactRecord:
+def installed(node: str, **versions: str) -> FactRecord:
     found = {"torch": "2.7.1", **versions}
-    torch = Framework(found["torch"], cuda) if found["torch"] else None
     python = found.pop("python", "3.11.7")
-    return fact(packages, node, Packages(python, "/env/bin/python", found, torch, None, list(compat)))
+    return fact(packages, node, Packages(python, "/env/bin/python", found))
+
+
+def software(node: str, cuda: str = "12.8", *, driver: str = "550.54.15", hip: str = "") -> FactRecord:
+    library = DriverLibrary(f"/lib/libcuda.so.{driver}", driver)
+    return fact(stack, node, Stack("/env/bin/python", [Build("torch", "2.7.1", cuda, hip)], library))
 
 
 def test_a_job_on_cpus_is_asked_for_no_gpu() -> None:
@@ -84,32 +90,49 @@ def test_the_table_of_drivers(cuda: str, driver: str | None) -> None:
 
 
 def test_an_old_driver_names_node_framework_and_what_is_needed() -> None:
-    seen = facts(cards("node0"), cards("node1", driver="470.82.01"), installed("node0"), installed("node1"))
+    old = software("node1", driver="470.82.01")
+    seen = facts(cards("node0"), cards("node1", driver="470.82.01"), software("node0"), old)
     found = one(judge(driver_too_old, job(**JOB), fleet(2), seen), Status.FAIL)
     assert found.nodes == ("node1",)
     assert all(text in found.message for text in ("470.82.01", "torch 2.7.1", "12.8", "525.60.13"))
 
 
 def test_versions_are_compared_as_numbers() -> None:
-    seen = facts(cards("node0", driver="1000.1"), installed("node0"))
+    seen = facts(cards("node0", driver="1000.1"), software("node0"))
     assert statuses(judge(driver_too_old, job(**JOB), fleet(1), seen)) == {"pass"}
 
 
-def test_forward_compatibility_makes_it_unknown() -> None:
-    seen = facts(cards("node0", driver="470.82.01"), installed("node0", compat=("/usr/local/cuda/compat",)))
-    assert statuses(judge(driver_too_old, job(**JOB), fleet(1), seen)) == {"unknown"}
+def test_forward_compatibility_counts_on_data_centre_cards_alone() -> None:
+    newer = software("node0", driver="570.86.15")
+    assert statuses(judge(driver_too_old, job(**JOB), fleet(1), facts(cards("node0", driver="470.82.01"), newer))) == {
+        "pass"
+    }
+    game = cards("node0", driver="470.82.01", name="NVIDIA GeForce RTX 3090")
+    found = one(judge(driver_too_old, job(**JOB), fleet(1), facts(game, newer)), Status.FAIL)
+    assert "GeForce" in found.message and "data-centre" in found.message
+    still_old = software("node0", driver="510.47.03")
+    short = facts(cards("node0", driver="470.82.01"), still_old)
+    assert statuses(judge(driver_too_old, job(**JOB), fleet(1), short)) == {"fail"}
 
 
 def test_a_build_without_cuda_is_an_error() -> None:
-    seen = facts(*(made for i in range(3) for made in (cards(f"node{i}"), installed(f"node{i}", cuda=""))))
+    seen = facts(*(made for i in range(3) for made in (cards(f"node{i}"), software(f"node{i}", cuda=""))))
     found = one(judge(driver_too_old, job(**JOB), fleet(3), seen), Status.FAIL)
     assert "built without CUDA" in found.message and found.nodes == ("node0", "node1", "node2")
 
 
+def test_amd_cards_want_a_build_for_them() -> None:
+    radeon = fact(gpus, "node0", Gpus("6.7.0", gpus=[Gpu(0, "aldebaran", compute_capability="gfx90a")], vendor="amd"))
+    cuda = one(judge(driver_too_old, job(**JOB), fleet(1), facts(radeon, software("node0"))), Status.FAIL)
+    assert "without ROCm" in cuda.message
+    hip = facts(radeon, software("node0", cuda="", hip="6.2"))
+    assert statuses(judge(driver_too_old, job(**JOB), fleet(1), hip)) == {"unknown"}
+
+
 def test_a_context_nobody_knows_is_unknown_but_a_silent_one_is_required() -> None:
-    nowhere = fact(packages, "node0", Unavailable("context", "no interpreter is known"))
+    nowhere = fact(stack, "node0", Unavailable("context", "no interpreter is known"))
     assert not one(judge(driver_too_old, job(**JOB), fleet(1), facts(cards("node0"), nowhere)), Status.UNKNOWN).required
-    silent = fact(packages, "node0", TIMEOUT)
+    silent = fact(stack, "node0", TIMEOUT)
     assert one(judge(driver_too_old, job(**JOB), fleet(1), facts(cards("node0"), silent)), Status.UNKNOWN).required
 
 

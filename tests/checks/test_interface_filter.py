@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from preflight_checks.interface_filter import nearest, select
+from preflight_checks.network.interface_filter import nearest, select, useless
 from preflight_checks.probes.interfaces import Address, Interface
 
 
@@ -48,6 +50,56 @@ def test_gloo_takes_whole_names_in_the_order_listed() -> None:
     assert [item.name for item in choice.interfaces] == ["eth1", "eth0"]
     assert choice.missing == ("ib9",)
     assert select("GLOO_SOCKET_IFNAME", "eth", HAVE).interfaces == ()
+
+
+def test_the_family_of_nccl() -> None:
+    both = [
+        nic("eth0", "10.0.0.1"),
+        nic("eth1", "fe80::1"),
+        nic("eth2", "2001:db8::2"),
+        nic("lo", "::1", loopback=True),
+    ]
+    six = select("NCCL_SOCKET_IFNAME", "^docker", both, "AF_INET6")
+    assert [item.name for item in six.interfaces] == ["eth1", "eth2"] and six.unaddressed == ("eth0",)
+    assert [i.name for i in select("NCCL_SOCKET_IFNAME", "eth", both, "AF_INET").interfaces] == ["eth0"]
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "left", "missing"),
+    [
+        ("btl_tcp_if_include", "eth1", ["eth1"], ()),
+        ("btl_tcp_if_include", "eth", [], ("eth",)),
+        ("btl_tcp_if_include", "10.1.0.0/16,eth10", ["eth1", "eth10"], ()),
+        # Nothing lies in it: Open MPI says so and takes all.
+        ("btl_tcp_if_include", "192.168.0.0/16", ["eth0", "eth1", "eth10", "docker0"], ()),
+        ("btl_tcp_if_exclude", "lo,eth1", ["eth0", "docker0"], ()),
+        ("btl_tcp_if_exclude", "127.0.0.0/8,172.16.0.0/12", ["eth0", "eth1", "eth10"], ()),
+        ("oob_tcp_if_include", "ib7", [], ("ib7",)),
+    ],
+)
+def test_open_mpi_takes_names_and_networks(
+    variable: str, value: str, left: list[str], missing: tuple[str, ...]
+) -> None:
+    choice = select(f"OMPI_MCA_{variable}", value, HAVE)
+    assert [item.name for item in choice.interfaces] == left and choice.missing == missing
+
+
+def test_horovod_and_libfabric_take_one_whole_name() -> None:
+    for variable in ("HOROVOD_GLOO_IFACE", "FI_TCP_IFACE"):
+        assert [item.name for item in select(variable, "eth1", HAVE).interfaces] == ["eth1"]
+        assert select(variable, "eth", HAVE).missing == ("eth",)
+
+
+def test_what_makes_an_interface_useless() -> None:
+    up = nic("eth0", "10.0.0.1")
+    assert useless(up, several=True) == ""
+    assert useless(replace(up, up=False), several=False) == "is down"
+    assert useless(replace(up, running=False), several=False) == "has no carrier"
+    assert "link-local" in useless(nic("eth0", "169.254.1.1"), several=True)
+    assert "loopback" in useless(nic("lo", "127.0.0.1", loopback=True), several=True)
+    assert useless(nic("lo", "127.0.0.1", loopback=True), several=False) == ""
+    # Where a node speaks BGP, its own address stands on lo.
+    assert useless(nic("lo", "10.3.0.1", loopback=True), several=True) == ""
 
 
 def test_tensorpipe_takes_one_name() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from preflight.outcome import Severity, Status
 from preflight.recording import FactRecord, Unavailable
-from preflight_checks.limits import memlock_limited, open_files, shm_too_small
+from preflight_checks.host.limits import memlock_limited, open_files, shm_too_small
 from preflight_checks.probes.limits import Limits, limits
 
 from .build import fact, facts, fleet, job, judge, one, plan, statuses

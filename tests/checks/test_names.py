@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from preflight.job import Unresolved
 from preflight.outcome import Severity, Status
 from preflight.recording import FactRecord
-from preflight_checks.names import hostname_loopback, master_name
+from preflight_checks.network.name_families import other_family
+from preflight_checks.network.names import hostname_loopback, master_name
 from preflight_checks.probes.interfaces import Address, Interface, Interfaces, interfaces
 from preflight_checks.probes.names import Lookup, resolve
 
-from .build import TIMEOUT, fact, facts, fleet, job, judge, one, plan, stand_ins, statuses
+from .build import LAUNCH, TIMEOUT, fact, facts, fleet, job, judge, one, plan, stand_ins, statuses
 
 
 def own(node: str, *addresses: str, problem: str = "") -> FactRecord:
@@ -114,3 +117,28 @@ def test_the_names_of_processes_that_stand_in_for_nodes_are_not_judged() -> None
     for check in (hostname_loopback, master_name):
         assert plan(check, named, stand_ins(2)) == []
         assert statuses(judge(check, named, stand_ins(2), facts())) == {"not-applicable"}
+
+
+def test_paddle_goes_by_the_own_name_whatever_gloo_is_told() -> None:
+    launch = replace(LAUNCH, launcher="paddle")
+    loop = fact(resolve, "node1", Lookup("node1", ["127.0.1.1"], own=True, bound="127.0.1.1"))
+    told = replace(job(env_GLOO_SOCKET_IFNAME="eth0"), launches=(launch,))
+    found = one(judge(hostname_loopback, told, fleet(2), facts(loop)), Status.FAIL)
+    assert found.nodes == ("node1",) and found.severity is None and "--host" in found.remedy
+    given = replace(job(env_GLOO_SOCKET_IFNAME="eth0", node_address="10.0.0.1"), launches=(launch,))
+    assert "fail" not in statuses(judge(hostname_loopback, given, fleet(2), facts(loop)))
+
+
+def test_a_master_of_a_family_that_a_node_lacks() -> None:
+    have = [has(f"node{i}", f"10.0.0.{i}", "fe80::1") for i in range(2)]
+    six = [fact(resolve, f"node{i}", Lookup("head", ["2001:db8::1"]), params={"name": "head"}) for i in range(2)]
+    meeting = job(master_addr="head", master_port=29500)
+    found = one(judge(other_family, meeting, fleet(2), facts(*have, *six)), Status.FAIL)
+    assert found.nodes == ("node0", "node1") and "IPv4 only" in found.message
+    both = [
+        fact(resolve, f"node{i}", Lookup("head", ["2001:db8::1", "10.0.0.0"]), params={"name": "head"})
+        for i in range(2)
+    ]
+    assert statuses(judge(other_family, meeting, fleet(2), facts(*have, *both))) == {"pass"}
+    blind = [fact(resolve, f"node{i}", TIMEOUT, params={"name": "head"}) for i in range(2)]
+    assert statuses(judge(other_family, meeting, fleet(2), facts(*have, *blind))) == {"unknown"}

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from preflight.job import OneOf, Scope, Unresolved
 from preflight.outcome import Severity, Status
 from preflight.recording import FactRecord
-from preflight_checks.nics import interface_filter, interface_mtu, interface_route
+from preflight_checks.network.nics import interface_filter, interface_mtu, interface_route
+from preflight_checks.probes.environment import Environment, SettingsFile, environment
 from preflight_checks.probes.interfaces import Address, Interface, Interfaces, Route, interfaces, route
 
 from .build import LAUNCH, TIMEOUT, claim, fact, facts, fleet, job, judge, one, plan, statuses
@@ -138,3 +141,41 @@ def test_the_suggestion_is_the_interface_of_the_network_the_others_use() -> None
     )
     found = one(judge(interface_filter, job(**NCCL), fleet(2), seen), Status.FAIL)
     assert "did you mean ens9?" in found.message
+
+
+def around(name: str, value: str = "", *, file: str = "", context: bool = True) -> FactRecord:
+    """The environment of a node with NCCL_SOCKET_IFNAME in it, or in a file of NCCL's."""
+    variables = {} if file or not value else {"NCCL_SOCKET_IFNAME": value}
+    files = [SettingsFile(file, "", {"NCCL_SOCKET_IFNAME": value})] if file else []
+    found = fact(environment, name, Environment(variables, {}, files))
+    return replace(found, request=replace(found.request, context=context))
+
+
+UNFILTERED = job(backend="nccl")
+
+
+def test_a_filter_that_only_the_nodes_have() -> None:
+    have = [node(f"node{i}", nic("eth0", f"10.0.0.{i}")) for i in range(3)]
+    conf = [around(f"node{i}", "ib0" if i == 1 else "", file="/etc/nccl.conf" if i == 1 else "") for i in range(3)]
+    found = one(judge(interface_filter, UNFILTERED, fleet(3), facts(*have, *conf)), Status.FAIL)
+    assert found.nodes == ("node1",) and "/etc/nccl.conf" in found.message and found.severity is None
+    fine = [around(f"node{i}", "eth") for i in range(3)]
+    assert statuses(judge(interface_filter, UNFILTERED, fleet(3), facts(*have, *fine))) == {"pass"}
+
+
+def test_what_only_a_login_has_is_not_certain() -> None:
+    have = [node(f"node{i}", nic("eth0", f"10.0.0.{i}")) for i in range(2)]
+    bare = [around(f"node{i}", "ib0", context=False) for i in range(2)]
+    found = one(judge(interface_filter, UNFILTERED, fleet(2), facts(*have, *bare)), Status.FAIL)
+    assert found.severity is Severity.WARNING
+
+
+def test_the_files_of_the_job_come_before_the_nodes_own() -> None:
+    have = [node(f"node{i}", nic("eth0", f"10.0.0.{i}")) for i in range(2)]
+    other = [around(f"node{i}", "ib0") for i in range(2)]
+    assert statuses(judge(interface_filter, job(**NCCL), fleet(2), facts(*have, *other))) == {"pass"}
+
+
+def test_the_mtu_of_what_nccl_takes_by_itself() -> None:
+    seen = facts(*(node(f"node{i}", nic("eth0", f"10.0.0.{i}", mtu=1500 if i == 2 else 9000)) for i in range(4)))
+    assert one(judge(interface_mtu, UNFILTERED, fleet(), seen), Status.FAIL).nodes == ("node2",)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from preflight.outcome import Status
 from preflight.recording import FactRecord
-from preflight_checks.ports import port_in_use
+from preflight_checks.network.ports import port_in_use
 from preflight_checks.probes.ports import Holder, PortState, bindable
 
 from .build import TIMEOUT, fact, facts, fleet, job, judge, one, plan, statuses

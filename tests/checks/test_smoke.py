@@ -17,18 +17,13 @@ from preflight.recording import (
     NodeRecord,
     Recording,
     Unavailable,
-    load,
-    save,
 )
 from preflight.request import Request
+from preflight.saved import load, save
 from preflight_checks.probes.gpus import Gpu, Gpus, gpus
 from preflight_checks.probes.packages import Framework, Packages, packages
-from preflight_checks.smoke import (
-    master_endpoint_unusable,
-    rank_did_not_finish,
-    ranks_disagree,
-    wrong_collective_result,
-)
+from preflight_checks.smoke.smoke import master_endpoint_unusable, rank_did_not_finish
+from preflight_checks.smoke.smoke_results import ranks_disagree, wrong_collective_result
 from reference_trainer import phases
 from reference_trainer.collective import RankReport
 from reference_trainer.oracle import Mismatch
@@ -255,6 +250,8 @@ def test_results_are_unknown_when_no_rank_came_to_the_end() -> None:
 def test_other_weights_unmoved_weights_and_a_flat_loss_are_faults() -> None:
     apart = recorded(report(0, digests=["aa", "aa", "bb"]), report(1, digests=["aa", "aa", "bb"]))
     assert "rank 2" in one(judged(ranks_disagree, apart), Status.FAIL).message
+    own = recorded(report(0, digests=["aa"]), report(1, digests=["bb"]))
+    assert "rank 1 on node1 hold" in one(judged(ranks_disagree, own), Status.FAIL).message
     unmoved = recorded(report(0), report(1, unmoved=["0.weight"]))
     verdict = one(judged(ranks_disagree, unmoved), Status.FAIL)
     assert (verdict.nodes, "0.weight" in verdict.message) == (("node1",), True)

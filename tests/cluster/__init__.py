@@ -5,5 +5,18 @@ from .gpus import Gpu, Gpus, NvmlError
 from .namespace import ClusterError, NodeProcess
 from .needs import needs
 from .node import Node
+from .rdma import Hca, hcas, roce_gids
 
-__all__ = ["Cluster", "ClusterError", "Gpu", "Gpus", "Node", "NodeProcess", "NvmlError", "needs"]
+__all__ = [
+    "Cluster",
+    "ClusterError",
+    "Gpu",
+    "Gpus",
+    "Hca",
+    "Node",
+    "NodeProcess",
+    "NvmlError",
+    "hcas",
+    "needs",
+    "roce_gids",
+]

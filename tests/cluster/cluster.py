@@ -20,7 +20,7 @@ from typing import IO
 
 from .compiled import compile_library
 from .files import etc_files, home_files, hosts_text
-from .gpus import CONFIGURATION, LIBRARY, Gpu, Gpus, library_folder
+from .gpus import CONFIGURATION, CUDA_LIBRARY, LIBRARY, Gpu, Gpus, library_folder
 from .namespace import HOME, ClusterError, Namespace
 from .node import Node, Place, Surroundings
 
@@ -161,6 +161,10 @@ class Cluster:
             if place.kind == "node" and self.gpus.devices:
                 _write(folder, {CONFIGURATION[1:]: (self.gpus.text(place.name), 0o644)})
                 shutil.copy(compile_library("stub_nvml.c"), folder / LIBRARY[1:])
+                # As installed: the file is named by the driver's version, and the loader's name is a link to it.
+                real = Path(CUDA_LIBRARY).name.replace(".1", f".{self.gpus.driver_version}")
+                shutil.copy(compile_library("stub_cuda.c"), (folder / CUDA_LIBRARY[1:]).with_name(real))
+                (folder / CUDA_LIBRARY[1:]).symlink_to(real)
 
     def _stop(self) -> None:
         carrier, self._carrier = self._carrier, None

@@ -9,18 +9,22 @@ from pathlib import Path
 
 from .namespace import ClusterError
 
-__all__ = ["CONFIGURATION", "LIBRARY", "Gpu", "Gpus", "NvmlError", "library_folder"]
+__all__ = ["CONFIGURATION", "CUDA_LIBRARY", "LIBRARY", "Gpu", "Gpus", "NvmlError", "library_folder"]
 
 CONFIGURATION = "/run/stub-nvml.conf"
 LIBRARY = "/run/libnvidia-ml.so.1"
+CUDA_LIBRARY = "/run/libcuda.so.1"
 
 
 class NvmlError:
     """The nvmlReturn_t numbers that a node can be made to answer (nvml.h)."""
 
+    NO_PERMISSION = 4
     DRIVER_NOT_LOADED = 9
     GPU_IS_LOST = 15
+    RESET_REQUIRED = 16
     LIB_RM_VERSION_MISMATCH = 18
+    UNKNOWN = 999
 
 
 @dataclass(frozen=True)

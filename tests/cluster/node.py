@@ -95,9 +95,9 @@ class Node(Namespace):
         self.signal_sshd("TERM")
         wait_until(lambda: not self.path("/run/sshd.pid").exists(), 5, f"sshd on {self.name} to stop")
 
-    def start_sshd(self, environment: Mapping[str, str] | None = None) -> None:
-        """Listen on port 22 again; `environment` is given to every session."""
-        self.write_text("/etc/ssh/sshd_config", sshd_config(environment))
+    def start_sshd(self, environment: Mapping[str, str] | None = None, *, lines: str = "") -> None:
+        """Listen on port 22 again; `environment` is given to every session, `lines` end the configuration."""
+        self.write_text("/etc/ssh/sshd_config", sshd_config(environment) + lines)
         self.must(["/usr/sbin/sshd", "-f", "/etc/ssh/sshd_config", "-E", "/run/sshd.log"])
         wait_until(lambda: self.path("/run/sshd.pid").exists(), 5, f"sshd on {self.name} to listen")
 

@@ -61,10 +61,11 @@ for path in "$@"; do
     kept=$((kept + 1))
 done
 
-# The library folder, read-only, with the stub (a link into /run) in front of it.
+# The library folder, read-only, with the stubs (links into /run) in front of it.
 if [ "$kind" = node ] && [ "$libraries" != - ]; then
     mkdir "$state/stub"
     ln -s /run/libnvidia-ml.so.1 "$state/stub/libnvidia-ml.so.1"
+    ln -s /run/libcuda.so.1 "$state/stub/libcuda.so.1"
     mount -t overlay -o "ro,lowerdir=$state/stub:$libraries" libraries "$libraries"
 fi
 

@@ -1,15 +1,18 @@
 /*
  * A stand-in for libnvidia-ml.so.1, for virtual nodes without a GPU.
  *
- * Every answer is looked up, at the time of the call, in /run/stub-nvml.conf:
- * "key=value" lines, device keys written "gpu0.name". A device value of
- * "unsupported" answers NVML_ERROR_NOT_SUPPORTED. Structures and numbers follow
- * NVIDIA's public nvml.h.
+ * Every answer is looked up, at the time of the call, in /run/stub-nvml.conf, or the file that $STUB_NVML_CONF names:
+ * "key=value" lines, device keys written "gpu0.name". Instead of a value there may be
+ *   unsupported   answers NVML_ERROR_NOT_SUPPORTED
+ *   error:4       answers this nvmlReturn_t (4 is NVML_ERROR_NO_PERMISSION)
+ *   wedge:30      hangs for so many seconds before it answers as if nothing was said
+ * Structures and numbers follow NVIDIA's public nvml.h. Compiled with OLD_DRIVER it lacks what came with 510 and later.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <unistd.h>
 
 #define CONFIGURATION "/run/stub-nvml.conf"
 enum { OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6,
@@ -27,7 +30,8 @@ static int lookup(const char *key, char *value, size_t size) {
     char line[512];
     size_t length = strlen(key);
     int found = 0;
-    FILE *file = fopen(CONFIGURATION, "r");
+    const char *elsewhere = getenv("STUB_NVML_CONF");
+    FILE *file = fopen(elsewhere ? elsewhere : CONFIGURATION, "r");
     if (!file) return 0;
     while (!found && fgets(line, sizeof line, file))
         if (!strncmp(line, key, length) && line[length] == '=') {
@@ -39,9 +43,25 @@ static int lookup(const char *key, char *value, size_t size) {
     return found;
 }
 
+/* What stands instead of a value: an error is returned, a wedge is slept through and leaves the fallback. */
+static int instead(const char *value, int *left) {
+    *left = 0;
+    if (!strcmp(value, "unsupported")) return NOT_SUPPORTED;
+    if (!strncmp(value, "error:", 6)) return atoi(value + 6);
+    if (!strncmp(value, "wedge:", 6)) {
+        unsigned seconds = (unsigned)atoi(value + 6);
+        while (seconds) seconds = sleep(seconds);
+        *left = 1;
+    }
+    return OK;
+}
+
 static int number(const char *key, int fallback) {
     char value[64];
-    return lookup(key, value, sizeof value) ? atoi(value) : fallback;
+    int left;
+    if (!lookup(key, value, sizeof value)) return fallback;
+    instead(value, &left);
+    return left ? fallback : atoi(value);
 }
 
 static int index_of(void *device) { return (int)(size_t)device - 1; }
@@ -58,14 +78,16 @@ static int check(void *device) {
 /* A device's value as text. */
 static int get(void *device, const char *name, const char *fallback, char *value, size_t size) {
     char key[96];
-    int error = check(device);
+    int left = 0, found, error = check(device);
     if (error != OK) return error;
     snprintf(key, sizeof key, "gpu%d.%s", index_of(device), name);
-    if (!lookup(key, value, size)) {
+    found = lookup(key, value, size);
+    if (found) error = instead(value, &left);
+    if (error == OK && (!found || left)) {
         if (!fallback) return NOT_SUPPORTED;
         snprintf(value, size, "%s", fallback);
     }
-    return strcmp(value, "unsupported") ? OK : NOT_SUPPORTED;
+    return error;
 }
 
 static int get_u64(void *device, const char *name, const char *fallback, u64 *result) {
@@ -102,10 +124,14 @@ int nvmlShutdown(void) { if (initialized) initialized--; return OK; }
 const char *nvmlErrorString(int code) {
     switch (code) {
     case OK: return "Success";
+    case 3: return "Not Supported";
+    case 4: return "Insufficient Permissions";
     case NOT_FOUND: return "Not Found";
     case DRIVER_NOT_LOADED: return "Driver Not Loaded";
     case 15: return "GPU is lost";
+    case 16: return "GPU requires reset";
     case 18: return "Driver/library version mismatch";
+    case 999: return "Unknown Error";
     default: return "Stub error";
     }
 }
@@ -147,13 +173,15 @@ int nvmlDeviceGetMemoryInfo(void *device, Memory *memory) {
     if (error == OK) memory->free = memory->total - memory->used;
     return error;
 }
+#ifndef OLD_DRIVER
 int nvmlDeviceGetMemoryInfo_v2(void *device, Memory2 *memory) {
     Memory plain;
     int error = nvmlDeviceGetMemoryInfo(device, &plain);
     if (error != OK) return error;
-    memory->total = plain.total, memory->free = plain.free, memory->used = plain.used, memory->reserved = 0;
-    return OK;
+    memory->total = plain.total, memory->free = plain.free, memory->used = plain.used;
+    return get_u64(device, "memory_reserved", "0", &memory->reserved);
 }
+#endif
 int nvmlDeviceGetCudaComputeCapability(void *device, int *major, int *minor) {
     char value[16];
     int error = get(device, "compute_capability", "8.0", value, sizeof value);
@@ -183,7 +211,13 @@ UINT(nvmlDeviceGetCurrPcieLinkWidth, "pcie_width", "16")
 UINT(nvmlDeviceGetMaxPcieLinkGeneration, "pcie_generation_max", "4")
 UINT(nvmlDeviceGetMaxPcieLinkWidth, "pcie_width_max", "16")
 UINT(nvmlDeviceGetMinorNumber, "minor_number", NULL)
+UINT(nvmlDeviceGetPowerManagementDefaultLimit, "power_limit_default", "400000")
+UINT(nvmlDeviceGetPcieReplayCounter, "pcie_replays", "0")
+UINT(nvmlDeviceGetRetiredPagesPendingStatus, "retired_pages_pending", "0")
+UINT(nvmlDeviceGetMaxMigDeviceCount, "mig_most", "7")
+#ifndef OLD_DRIVER
 U64(nvmlDeviceGetCurrentClocksEventReasons, "throttle_reasons", "0")
+#endif
 U64(nvmlDeviceGetCurrentClocksThrottleReasons, "throttle_reasons", "0")
 
 int nvmlDeviceGetTemperature(void *device, int sensor, unsigned *value) {
@@ -211,8 +245,9 @@ int nvmlDeviceGetMigMode(void *device, unsigned *current, unsigned *pending) {
     return error == OK ? get_uint(device, "mig_mode_pending", "0", pending) : error;
 }
 int nvmlDeviceGetTotalEccErrors(void *device, int type, int counter, u64 *value) {
-    (void)counter; /* type 1 is uncorrected */
-    return get_u64(device, type == 1 ? "ecc_uncorrected" : "ecc_corrected", "0", value);
+    /* type 1 is uncorrected, counter 1 counts since the card was made */
+    static const char *names[] = {"ecc_corrected", "ecc_uncorrected", "ecc_corrected_ever", "ecc_uncorrected_ever"};
+    return get_u64(device, names[(type == 1) + 2 * (counter == 1)], "0", value);
 }
 int nvmlDeviceGetRemappedRows(void *device, unsigned *corrected, unsigned *uncorrected, unsigned *pending,
                               unsigned *failed) {
@@ -226,14 +261,95 @@ int nvmlDeviceGetNvLinkState(void *device, unsigned link, unsigned *active) {
     snprintf(key, sizeof key, "nvlink%u", link);
     return get_uint(device, key, NULL, active);
 }
-/* At most one foreign process per device: process_pid and process_memory. */
-int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, Process *list) {
-    unsigned room = *count, pid;
-    int error = get_uint(device, "process_pid", "0", &pid);
+int nvmlDeviceGetNvLinkErrorCounter(void *device, unsigned link, unsigned counter, u64 *value) {
+    static const char *names[] = {"replay", "recovery", "crc_flit", "crc_data"};
+    char key[48];
+    if (counter > 3) return NOT_SUPPORTED;
+    snprintf(key, sizeof key, "nvlink%u_%s", link, names[counter]);
+    return get_u64(device, key, "0", value);
+}
+int nvmlDeviceGetApplicationsClock(void *device, int clock, unsigned *value) {
+    (void)clock;
+    return get_uint(device, "clock_application", "1410", value);
+}
+int nvmlDeviceGetTemperatureThreshold(void *device, int threshold, unsigned *value) {
+    return get_uint(device, threshold == 0 ? "temperature_shutdown" : "temperature_slowdown",
+                    threshold == 0 ? "92" : "89", value);
+}
+/* Causes: 0 for several single-bit errors, 1 for a double-bit one, which is the one counted here. */
+int nvmlDeviceGetRetiredPages(void *device, int cause, unsigned *count, u64 *pages) {
+    unsigned i, room = *count, retired = 0;
+    int error = get_uint(device, "retired_pages", "0", &retired);
     if (error != OK) return error;
-    *count = pid != 0;
+    *count = cause == 1 ? retired : 0;
     if (*count > room) return INSUFFICIENT_SIZE;
-    if (*count == 0) return OK;
-    list->pid = pid, list->gpu_instance = list->compute_instance = 0xffffffff;
-    return get_u64(device, "process_memory", "0", &list->memory);
+    for (i = 0; i < *count; i++) pages[i] = 0x1000u * (i + 1);
+    return OK;
+}
+int nvmlDeviceGetGspFirmwareVersion(void *d, char *value) { return get(d, "gsp_firmware", NULL, value, 0x40); }
+#ifndef OLD_DRIVER
+typedef struct { unsigned char cluster[16]; int status; unsigned clique; unsigned char state; } Fabric;
+int nvmlDeviceGetGpuFabricInfo(void *device, Fabric *info) {
+    unsigned state = 0, status = 0;
+    int error = get_uint(device, "fabric_state", NULL, &state);
+    if (error == OK) error = get_uint(device, "fabric_status", "0", &status);
+    memset(info, 0, sizeof *info);
+    info->state = (unsigned char)state, info->status = (int)status;
+    return error;
+}
+#endif
+int nvmlDeviceGetMigDeviceHandleByIndex(void *device, unsigned place, void **instance) {
+    unsigned there = 0;
+    int error = get_uint(device, "mig_instances", "0", &there);
+    if (error != OK) return error;
+    *instance = device;
+    return place < there ? OK : NOT_FOUND;
+}
+/* Pairs: "gpu0.peer1" is the status of reading (0 is yes), "gpu0.distance1" the topology level; 0 comes before 1. */
+static int pair(void *one, void *other, const char *name, const char *fallback, unsigned *value) {
+    char key[32];
+    int error = check(other);
+    snprintf(key, sizeof key, "%s%d", name, index_of(other));
+    return error == OK ? get_uint(one, key, fallback, value) : error;
+}
+int nvmlDeviceGetP2PStatus(void *one, void *other, int index, unsigned *status) {
+    (void)index;
+    return pair(one, other, "peer", "0", status);
+}
+int nvmlDeviceGetTopologyCommonAncestor(void *one, void *other, unsigned *level) {
+    return pair(one, other, "distance", "10", level);
+}
+#ifndef OLD_DRIVER
+typedef struct { unsigned id, scope; long long timestamp, latency; unsigned type; int result; u64 value; } Field;
+int nvmlDeviceGetFieldValues(void *device, int count, Field *fields) {
+    int i, error = check(device);
+    if (error != OK) return error;
+    for (i = 0; i < count; i++) { /* 230 is the recovery action */
+        fields[i].value = 0;
+        fields[i].result = fields[i].id == 230 ? get_u64(device, "recovery_action", "0", &fields[i].value) : NOT_SUPPORTED;
+    }
+    return OK;
+}
+#endif
+/* Foreign processes: process_pid and process_memory, then process1_pid and so on. */
+#ifdef OLD_DRIVER
+#define nvmlDeviceGetComputeRunningProcesses_v3 nvmlDeviceGetComputeRunningProcesses_v2
+#endif
+int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, Process *list) {
+    unsigned room = *count, pid, there;
+    int error = OK;
+    char key[48];
+    for (there = 0; there < 16 && error == OK; there++) {
+        snprintf(key, sizeof key, there ? "process%u_pid" : "process_pid", there);
+        error = get_uint(device, key, "0", &pid);
+        if (error != OK || pid == 0) break;
+        if (there >= room) continue;
+        list[there].pid = pid;
+        list[there].gpu_instance = list[there].compute_instance = 0xffffffff;
+        snprintf(key, sizeof key, there ? "process%u_memory" : "process_memory", there);
+        error = get_u64(device, key, "0", &list[there].memory);
+    }
+    if (error != OK) return error;
+    *count = there;
+    return there > room ? INSUFFICIENT_SIZE : OK;
 }

@@ -17,6 +17,7 @@ from .cluster import Cluster
 from .gpus import Gpu, Gpus
 from .namespace import ClusterError
 from .node import Node
+from .rdma import hcas
 
 pytestmark = pytest.mark.cluster
 
@@ -269,6 +270,23 @@ def test_limits_noise_and_clock_in_sessions(cluster: Cluster, nodes: dict[str, N
     assert abs(float(ssh(cluster, "date +%s")) - time.time()) < 2
 
 
+def test_control_groups_hold_sessions_and_are_gone_afterwards(cluster: Cluster, nodes: dict[str, Node]) -> None:
+    held = {
+        "cpu:": faults.cpu_quota(cluster.node("node3"), 0.2),
+        "cpuset:": faults.cpu_set(cluster.node("node3"), "0"),
+        "pids:": faults.process_limit(cluster.node("node3"), 100),
+        "memory:": faults.memory_limit(cluster.node("node3"), 2**28),
+    }
+    usual = nodes["head"].must(["ssh", "node3", "cat", "/proc/self/cgroup"])
+    for controller, fault in held.items():
+        with fault:
+            lines = nodes["head"].must(["ssh", "node3", "cat", "/proc/self/cgroup"]).splitlines()
+            assert [line for line in lines if "fault-node3" in line and controller in line], lines
+            assert "fault-" not in nodes["head"].must(["ssh", "node2", "cat", "/proc/self/cgroup"])
+    assert nodes["head"].must(["ssh", "node3", "cat", "/proc/self/cgroup"]) == usual
+    assert not list(Path("/sys/fs/cgroup").glob("*/fault-node3-*"))
+
+
 def test_port_in_use(nodes: dict[str, Node]) -> None:
     with faults.port_in_use(nodes["node3"], 29500):
         bind = "import socket\ntry: socket.create_server(('', 29500))\nexcept OSError as e: print(e.errno)"
@@ -350,3 +368,80 @@ def test_a_fault_ends_when_what_it_surrounds_fails(nodes: dict[str, Node]) -> No
     with pytest.raises(subprocess.TimeoutExpired), faults.drop_port(nodes["node3"], 22):
         nodes["head"].run(["ssh", "node3", "true"], timeout=0.2)
     assert connect(nodes["head"], "node3", 22) == "connected"
+
+
+def test_folders_that_are_full_closed_read_only_or_hung(cluster: Cluster, nodes: dict[str, Node]) -> None:
+    three, data = nodes["node3"], "/srv/data"
+    three.write_text(f"{data}/file", "text")
+
+    def said(command: str) -> str:
+        return three.run(["sh", "-c", f"timeout 1 {command} 2>&1; echo $?"]).stdout
+
+    with faults.read_only(three, data):
+        assert "Read-only" in said(f"touch {data}/new")
+    with faults.no_inodes(three, "/srv/few"):
+        assert "No space left" in said("touch /srv/few/new")
+    with faults.small_disk(three, "/srv/small", 65536):
+        assert said("df --output=size -B1 /srv/small").split()[1] == "65536"
+    with faults.hung_mount(three, "/srv/hung"):
+        assert said("ls /srv/hung").strip() == "124"
+    assert said("ls /srv/hung").strip() == "0"
+    with faults.dangling_link(three, f"{data}/file"):
+        assert "No such file" in said(f"cat {data}/file")
+    with faults.folder_instead(three, f"{data}/file"):
+        assert "Is a directory" in said(f"cat {data}/file")
+    with faults.closed_file(three, f"{data}/file"):
+        assert said(f"stat -c %a {data}/file").split()[0] == "0"
+    assert said(f"cat {data}/file") == "text0\n"
+
+
+def test_a_file_of_the_kernel_reads_otherwise_on_one_node(cluster: Cluster) -> None:
+    node, other = cluster.node("node1"), cluster.node("node2")
+    path = "/sys/class/net/eth0/speed"
+    before = node.must(["cat", path])
+    with faults.kernel_file(node, path, "1000\n"):
+        assert node.must(["cat", path]) == "1000\n" and other.must(["cat", path]) == before
+    assert node.must(["cat", path]) == before
+    with pytest.raises(faults.FaultUnavailable), faults.kernel_file(node, "/proc/sys/net/no-such-thing", ""):
+        pass
+
+
+def test_rdma_devices_are_shown_and_everything_else_stays(cluster: Cluster) -> None:
+    node = cluster.node("node1")
+    classes = node.must(["ls", "/sys/class"])
+    memory = node.must(["stat", "-f", "-c", "%t", "/dev/shm"])
+    with faults.rdma_devices([node], hcas(2)):
+        assert node.must(["ls", "/sys/class/infiniband"]).split() == ["mlx5_0", "mlx5_1"]
+        assert node.must(["ls", "/dev/infiniband"]).split() == ["uverbs0", "uverbs1"]
+        assert node.must(["cat", "/sys/class/net/eth0/operstate"]) == "up\n"
+        assert node.must(["stat", "-f", "-c", "%t", "/dev/shm"]) == memory
+        assert set(node.must(["ls", "/sys/class"]).split()) >= set(classes.split())
+    assert node.must(["ls", "/sys/class"]) == classes
+    assert node.run(["test", "-e", "/dev/infiniband"]).returncode == 1
+    assert node.must(["stat", "-f", "-c", "%t", "/dev/shm"]) == memory
+    with faults.rdma_devices([node], hcas(1), opened=False):
+        assert node.must(["ls", "/dev/infiniband"]) == ""
+
+
+def test_interfaces_and_addresses_come_and_go(cluster: Cluster) -> None:
+    node = cluster.node("node1")
+    before = node.must(["ip", "-br", "addr"]), node.must(["ip", "route"])
+    with faults.extra_interface([node], "docker0", "172.17.0.1/16"):
+        assert "172.17.0.1/16" in node.must(["ip", "-br", "addr", "show", "docker0"])
+        assert node.read_text("/sys/class/net/docker0/carrier") == "1\n"
+    with faults.extra_address(node, "eth1", "10.77.9.1/16"):
+        assert "10.77.9.1/16" in node.must(["ip", "-br", "addr", "show", "eth1"])
+    with faults.moved_address(node, "eth0", "10.99.0.1/24"):
+        shown = node.must(["ip", "-br", "addr", "show", "eth0"])
+        assert "10.99.0.1/24" in shown and "10.77." not in shown
+    with faults.no_address(node, "eth0"):
+        assert "10." not in node.must(["ip", "-br", "addr", "show", "eth0"])
+    assert (node.must(["ip", "-br", "addr"]), node.must(["ip", "route"])) == before
+
+
+def test_an_own_file_is_put_back(cluster: Cluster) -> None:
+    node = cluster.node("node1")
+    before = node.read_text("/etc/resolv.conf")
+    with faults.own_file(node, "/etc/resolv.conf", "nameserver 10.77.250.250\n"):
+        assert node.must(["cat", "/etc/resolv.conf"]) == "nameserver 10.77.250.250\n"
+    assert node.read_text("/etc/resolv.conf") == before

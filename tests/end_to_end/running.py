@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -12,15 +13,20 @@ from pathlib import Path
 from typing import Any
 
 from preflight import api
-from preflight.recording import Recording, load
+from preflight.recording import Recording
 from preflight.report import Report
+from preflight.saved import load
 from tests.cluster import Cluster, Node
+from tests.end_to_end.warm import WarmHead
 
 ROOT = Path(__file__).resolve().parents[2]
 #: A check that takes longer hangs, whatever its own deadlines say.
 HARD_LIMIT_S = 110.0
 #: A fault is named at the latest this long after its stage began.
 NAMED_WITHIN_S = 10.0
+
+#: The interpreter may have another checkout installed; what is tested is this one.
+THIS_CHECKOUT = {"PYTHONPATH": os.pathsep.join(str(ROOT / folder) for folder in ("", "checks", "rules"))}
 
 JOB = """\
 #!/usr/bin/env bash
@@ -39,6 +45,23 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--data-path")
 parser.parse_args()
 dist.init_process_group("gloo")
+"""
+
+#: A job with servers on node1 and node2 and workers on node3 and node4.
+SERVER_JOB = """\
+#!/usr/bin/env bash
+fleetrun --servers=10.77.0.1:6170,10.77.0.2:6170 --workers=10.77.0.3:6171,10.77.0.4:6171 \\
+    --http_port=6180 train.py
+"""
+
+SERVER_SCRIPT = """\
+import paddle
+import paddle.distributed.fleet as fleet
+
+paddle.enable_static()
+fleet.init(is_collective=False)
+strategy = fleet.DistributedStrategy()
+strategy.a_sync = True
 """
 
 
@@ -110,10 +133,16 @@ class Checked:
         return stage.finished_s - stage.started_s
 
 
-def check(cluster: Cluster, job: Path, *options: str, python: str = sys.executable) -> Checked:
+def check(
+    cluster: Cluster, job: Path, *options: str, python: str = sys.executable, head: WarmHead | None = None
+) -> Checked:
     """Run a check in the head, and judge what it recorded once more, here, with no cluster."""
     began = time.monotonic()
-    done = cluster.head.run(command(job, *options, python=python), cwd=str(ROOT), timeout=HARD_LIMIT_S)
+    words = command(job, *options, python=python)
+    if head is None:
+        done = cluster.head.run(words, cwd=str(ROOT), env=THIS_CHECKOUT, timeout=HARD_LIMIT_S)
+    else:
+        done = head.run(words[words.index("check") :], job.parent / "said", timeout=HARD_LIMIT_S)
     return collect(job, done.returncode, done.stdout, done.stderr, time.monotonic() - began)
 
 

@@ -23,14 +23,16 @@ PATHS = os.pathsep.join(str(path) for path in (ROOT, ROOT / "checks", ROOT / "ru
 LOOK = """
 import dataclasses, json, sys, time
 import anyio
+from shipped import SHIPPED
 from preflight.executors.ssh import SshExecutor
 from preflight.fleet import open_fleet
+from tests.executors.trial import SHIPPED
 from preflight.recording import Node
 
 async def main():
     began = time.monotonic()
     nodes = [Node(name, index) for index, name in enumerate(sys.argv[1:])]
-    async with open_fleet(SshExecutor(), nodes, deadline_s=5.0, extra=("shipped",)) as fleet:
+    async with open_fleet(SshExecutor(), nodes, deadline_s=5.0, extra=SHIPPED) as fleet:
         answers = {}
         for name, session in fleet.sessions.items():
             answers[name] = dataclasses.asdict(await session.ask("shipped.probes:place", {"variable": "USER"}))

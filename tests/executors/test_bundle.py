@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -10,25 +11,63 @@ from pathlib import Path
 
 import pytest
 
-from preflight.bundle import BundleError, node_bundle
+from preflight.bundle import node_bundle
+from preflight.cache import Cache
 from preflight.node import bootstrap
 
 
-def content() -> dict[str, dict[str, str]]:
-    return json.loads(zlib.decompress(node_bundle()))  # type: ignore[no-any-return]
+def content(extra: tuple[tuple[str, str], ...] = (), *, trainer: bool = True) -> dict[str, dict[str, str]]:
+    data = node_bundle(extra, trainer=trainer)
+    end = 4 + int.from_bytes(data[:4], "big")
+    document = json.loads(data[4:end])
+
+    def part(place: list[int]) -> str:
+        return zlib.decompress(data[end + place[0] : end + place[1]]).decode()
+
+    sources = json.loads(part(document["packed"].pop("")))
+    assert sorted(sources) == document["modules"]
+    assert part(document["packed"]["preflight.node.bootstrap"]) == sources["preflight.node.bootstrap"]
+    return {**document, "modules": sources}
 
 
 def test_it_holds_what_runs_on_nodes_and_nothing_of_the_head() -> None:
     modules = content()["modules"]
-    assert {"preflight.node.agent", "preflight.node.wire", "pynvml", "reference_trainer"} <= modules.keys()
+    assert {"preflight.node.agent", "preflight.node.wire", "reference_trainer"} <= modules.keys()
+    assert content()["packed"].keys() == {"pynvml", "preflight.node.bootstrap"}
     assert modules["preflight"] == modules["preflight_checks"] == ""
     strangers = [
         name
         for name in modules
-        if name not in ("preflight", "preflight_checks", "pynvml")
+        if name not in ("preflight", "preflight.redact", "preflight_checks", "pynvml")
         and not name.startswith(("preflight.node", "preflight_checks.probes", "reference_trainer"))
     ]
     assert strangers == []
+
+
+def test_without_a_smoke_run_the_trainer_stays_at_home() -> None:
+    document = content(trainer=False)
+    assert not [name for name in document["modules"] if name.startswith("reference_trainer")]
+    assert {"preflight.node.agent", "preflight_checks.probes.limits"} <= document["modules"].keys()
+
+
+def test_what_is_kept_is_taken_and_is_what_would_be_built(tmp_path: Path) -> None:
+    extra = (("acme.probes.disk", "X = 1\n"),)
+    built = node_bundle(extra, cache=Cache(tmp_path / "cache"))
+    (entry,) = (tmp_path / "cache").iterdir()
+    assert built == node_bundle(extra)
+    other = b"another"
+    entry.write_bytes(hashlib.sha256(other).hexdigest().encode() + b"\n" + other)
+    assert node_bundle(extra, cache=Cache(tmp_path / "cache")) == other
+    assert node_bundle((("acme.probes.disk", "X = 2\n"),), cache=Cache(tmp_path / "cache")) != other
+
+
+def test_what_others_could_have_written_is_built_anew(tmp_path: Path) -> None:
+    built = node_bundle(cache=Cache(tmp_path / "cache"))
+    (entry,) = (tmp_path / "cache").iterdir()
+    other = b"another"
+    entry.write_bytes(hashlib.sha256(other).hexdigest().encode() + b"\n" + other)
+    entry.chmod(0o666)
+    assert node_bundle(cache=Cache(tmp_path / "cache")) == built
 
 
 def test_another_process_builds_the_same_bytes() -> None:
@@ -37,12 +76,14 @@ def test_another_process_builds_the_same_bytes() -> None:
     assert done.stdout == node_bundle()
 
 
-def test_a_package_that_is_not_there_is_named() -> None:
-    with pytest.raises(BundleError, match="no_such_probes"):
-        node_bundle(("no_such_probes",))
+def test_modules_of_a_plugin_come_along_with_the_packages_they_stand_in() -> None:
+    document = content((("acme.probes.disk", "X = 1\n"),))
+    assert document["modules"]["acme.probes.disk"] == "X = 1\n"
+    assert document["modules"]["acme"] == document["modules"]["acme.probes"] == ""
+    assert {"acme", "acme.probes"} <= set(document["packages"])
 
 
-@pytest.mark.parametrize("name", sorted(n for n in content()["modules"] if n != "pynvml"))
+@pytest.mark.parametrize("name", sorted(content()["modules"]))
 def test_every_module_compiles_on_python_3_8(name: str) -> None:
     import ast
 
@@ -70,6 +111,54 @@ except ZeroDivisionError:
     assert (done.stdout, done.stderr) == ("shown\n", "")
 
 
+class Compiled:
+    """Counts what an interpreter that is started as nodes start it compiles, and imports what it is asked to."""
+
+    CODE = """
+import builtins, sys
+plain, found = builtins.compile, []
+def counting(source, name, *rest, **more):
+    found.append(str(name))
+    return plain(source, name, *rest, **more)
+builtins.compile = counting
+exec(sys.argv[1])
+data = open(sys.argv[2], "rb").read()
+end = 4 + int.from_bytes(data[:4], "big")
+content = json.loads(data[4:end])
+content["magic"] = sys.argv[3] or content["magic"]
+def entry(*_, **__):
+    import preflight.node.guardian, preflight_checks.probes.limits, pynvml
+    print(json.dumps([name for name in found if name.startswith(ORIGIN)]))
+sys.modules["probe_of_mine"] = type(sys)("probe_of_mine")
+sys.modules["probe_of_mine"].entry = entry
+start(content, data[end:], b"", {"entry": "probe_of_mine:entry", "arguments": {}}, 0, 1)
+"""
+
+    @classmethod
+    def names(cls, folder: Path, magic: str = "") -> list[str]:
+        (folder / "bundle").write_bytes(node_bundle())
+        source = Path(bootstrap.__file__).read_text()
+        command = [sys.executable, "-I", "-c", cls.CODE, source, str(folder / "bundle"), magic]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+        return json.loads(done.stdout)  # type: ignore[no-any-return]
+
+
+def test_a_python_like_this_one_compiles_nothing_of_ours(tmp_path: Path) -> None:
+    assert Compiled.names(tmp_path) == ["preflight-bundle:/pynvml.py"]
+
+
+def test_a_plugin_that_is_no_python_is_shipped_as_it_is() -> None:
+    document = content((("acme.broken", "def (\n"),))
+    assert document["modules"]["acme.broken"] == "def (\n"
+    assert "acme.broken" not in document["compiled"]
+
+
+def test_another_python_compiles_what_it_imports(tmp_path: Path) -> None:
+    names = Compiled.names(tmp_path, magic="00000000")
+    assert "preflight-bundle:/preflight/node/agent.py" in names
+    assert len(names) == len(set(names))
+
+
 def test_an_interpreter_that_is_too_old_or_broken_is_passed_over(tmp_path: Path) -> None:
     for name, code in (("python3", 97), ("python3.12", 2), ("python3.11", 127)):
         (tmp_path / name).write_text(f"#!/bin/sh\nexit {code}\n")
@@ -90,3 +179,22 @@ def test_the_command_line_is_short_and_means_the_same_to_every_shell() -> None:
     assert len(line) < 4000
     inner = line.removeprefix("exec sh -c '").removesuffix("'")
     assert not set(inner) & set("'\\!\n")
+
+
+READY = """
+import sys
+import json
+exec(sys.argv[1])
+modules = {"p": "", "p.probes": "", "p.probes.a": "x = 1", "q": "import nowhere", "q.b": "x = 1"}
+finder = BundleFinder(modules, ["p", "p.probes", "q"], ["p.probes"])
+sys.meta_path.insert(0, finder)
+for name in ("p.probes.a", "q.b", "p.probes.none", "nobody"):
+    prepare(name)
+print(sorted(name for name in sys.modules if name[:2] in ("p.", "q.")))
+"""
+
+
+def test_only_modules_of_ready_packages_are_imported_before_a_fork() -> None:
+    source = Path(bootstrap.__file__).read_text()
+    done = subprocess.run([sys.executable, "-I", "-c", READY, source], capture_output=True, text=True, timeout=30)
+    assert (done.stdout, done.stderr) == ("['p.probes', 'p.probes.a']\n", "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,8 +12,9 @@ import pytest
 from preflight.executors.base import Channel, Executor, ExecutorError
 from preflight.executors.local import LocalExecutor
 from preflight.fleet import open_fleet
+from preflight.keeping import Keeper
 from preflight.node.process import stat_of
-from preflight.node.wire import Done
+from preflight.node.wire import LEASE_S, Done
 from preflight.recording import Node, NodeRecord
 from preflight.session import AgentSession
 
@@ -133,3 +135,25 @@ def test_two_nodes_of_one_name_are_a_mistake() -> None:
 
     with pytest.raises(ValueError, match="share a name"):
         anyio.run(main)
+
+
+def test_a_head_that_is_busy_for_once_keeps_its_agents() -> None:
+    async def main() -> None:
+        async with open_fleet(LocalExecutor(), [Node("n0", 0), Node("n1", 1)]) as fleet:
+            # The loop does nothing else meanwhile, for longer than the agents' lease.
+            time.sleep(LEASE_S + 1.5)
+            for session in fleet.sessions.values():
+                assert isinstance(await session.ask("json:dumps", {}), Done)
+            assert [record.problem for record in fleet.records] == ["", ""]
+
+    anyio.run(main)
+
+
+def test_a_head_that_is_stuck_keeps_nobody() -> None:
+    spoken: list[bytes] = []
+    keeper = Keeper(late_s=0.0, stuck_s=0.7)
+    keeper.keep("n0", spoken.append)
+    keeper.start()
+    time.sleep(1.8)
+    keeper.stop()
+    assert len(spoken) == 1

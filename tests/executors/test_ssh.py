@@ -23,14 +23,16 @@ Look = Callable[..., Any]
 TRAIN = """
 import sys
 import anyio
+from shipped import SHIPPED
 from preflight.executors.ssh import SshExecutor
 from preflight.fleet import open_fleet
+from tests.executors.trial import SHIPPED
 from preflight.node.wire import Ask, Context
 from preflight.recording import Node
 
 async def main():
     nodes = [Node("node1", 0), Node("node2", 1)]
-    async with open_fleet(SshExecutor(), nodes, extra=("shipped",)) as fleet:
+    async with open_fleet(SshExecutor(), nodes, extra=SHIPPED) as fleet:
         running = []
         for session in fleet.sessions.values():
             def told(event, name=session.node.name):

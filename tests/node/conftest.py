@@ -15,6 +15,8 @@ from preflight.fleet import open_fleet
 from preflight.recording import Node
 from preflight.session import AgentSession
 
+#: What is shipped beside our own, as modules with their sources.
+SHIPPED = (("shipped.probes", (Path(__file__).parent / "shipped" / "probes.py").read_text()),)
 T = TypeVar("T")
 WithSession = Callable[..., Any]
 
@@ -27,7 +29,7 @@ def with_session(monkeypatch: pytest.MonkeyPatch) -> WithSession:
     def run(use: Callable[[AgentSession], Awaitable[T]], *, executor: LocalExecutor | None = None) -> T:
         async def main() -> T:
             nodes = [Node("node1", 0)]
-            async with open_fleet(executor or LocalExecutor(), nodes, extra=("shipped",)) as fleet:
+            async with open_fleet(executor or LocalExecutor(), nodes, extra=SHIPPED) as fleet:
                 assert fleet.records[0].problem == ""
                 return await use(fleet.sessions["node1"])
 

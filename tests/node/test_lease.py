@@ -30,7 +30,8 @@ from preflight.node.wire import Ask, Context
 from preflight.recording import Node
 
 async def main():
-    async with open_fleet(LocalExecutor(), [Node("a", 0), Node("b", 1)], extra=("shipped",)) as fleet:
+    extra = (("shipped.probes", open(sys.argv[1]).read()),)
+    async with open_fleet(LocalExecutor(), [Node("a", 0), Node("b", 1)], extra=extra) as fleet:
         running = []
         for session in fleet.sessions.values():
             def told(event, name=session.node.name, agent=session.ready.pid):
@@ -69,7 +70,7 @@ def head() -> Iterator[Head]:
     paths = [ROOT, ROOT / "checks", ROOT / "rules", Path(__file__).parent]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
     process = subprocess.Popen(
-        [sys.executable, "-c", HEAD],
+        [sys.executable, "-c", HEAD, str(Path(__file__).parent / "shipped" / "probes.py")],
         stdout=subprocess.PIPE,
         text=True,
         env=environment,

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from preflight.node.wire import (
@@ -86,6 +86,8 @@ NAMES = sorted({field.name for message in MESSAGES for field in dataclasses.fiel
 KINDS = sorted({type(message).__name__.lower() for message in MESSAGES})
 
 
+# How long it takes to make up a message says something of the machine, and nothing of the messages.
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(KINDS), st.dictionaries(st.sampled_from(NAMES), JSON))
 def test_whatever_a_node_sends_is_a_message_or_refused(kind: str, body: dict[str, Any]) -> None:
     try:

@@ -62,5 +62,5 @@ def ranks() -> Iterator[Ranks]:
 
     yield run
     server.stdin.close()
-    server.wait(10)
+    server.wait(60)
     server.stdout.close()

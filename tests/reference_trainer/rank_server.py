@@ -3,6 +3,7 @@
 One JSON line in asks for a run, one JSON line out answers it. Run as a program by the `ranks` fixture.
 """
 
+import importlib
 import json
 import os
 import sys
@@ -45,9 +46,13 @@ def start(rank, asked):
         return pid, reading
     os.close(reading)
     events = []
-    fault = asked.get("fault")
-    if fault and fault["rank"] == rank:
-        inject(fault)
+    os.environ.update(asked.get("environment", {}).get(str(rank), {}))
+    for name in asked.get("hidden", []):
+        module, _, attribute = name.rpartition(".")
+        importlib.import_module(module).__dict__.pop(attribute, None)
+    for fault in asked.get("faults", [asked["fault"]] if "fault" in asked else []):
+        if fault["rank"] == rank:
+            inject(fault)
     params = {**asked["params"], "rank": rank, "local_rank": rank, "world_size": asked["world_size"]}
     params.update(asked.get("overrides", {}).get(str(rank), {}))
     try:
@@ -60,13 +65,20 @@ def start(rank, asked):
 
 
 def inject(fault):
-    """Let this rank's all-reduce of a tensor of `elements` go wrong once, the `call`-th time."""
-    original = dist.all_reduce
+    """Let a collective of this rank go wrong once: the `call`-th one of that name on a tensor of `elements` (or more).
+
+    `operation` is torch's name of it; where the first argument is what is sent, it is also what comes.
+    """
+    name = fault.get("operation", "all_reduce")
+    original = getattr(dist, name)
     state = {"calls": 0}
 
-    def all_reduce(tensor, *args, **kwargs):
-        state["calls"] += tensor.numel() == fault["elements"]
-        mine = tensor.numel() == fault["elements"] and state["calls"] == fault.get("call", 1)
+    def wrong(tensor, *args, **kwargs):
+        fits = tensor.numel() >= fault["at_least"] if "at_least" in fault else tensor.numel() == fault["elements"]
+        state["calls"] += fits
+        mine = fits and state["calls"] == fault.get("call", 1)
+        if fits and fault["kind"] == "missing":
+            raise RuntimeError("ProcessGroupGloo does not support " + name)
         if mine:
             if fault["kind"] == "lost":
                 tensor.zero_()
@@ -77,7 +89,7 @@ def inject(fault):
             tensor.view(torch.int32)[fault["index"]] ^= 1 << fault["bit"]
         return result
 
-    dist.all_reduce = all_reduce
+    setattr(dist, name, wrong)
 
 
 if __name__ == "__main__":

@@ -5,9 +5,11 @@ from __future__ import annotations
 import unicodedata
 
 import pytest
+from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
 from hypothesis import given
 from hypothesis import strategies as st
 
+from preflight.job.hostname import folded
 from preflight.reporters.clean import clean, fold_nodes
 
 
@@ -44,7 +46,7 @@ def test_newlines_stay_where_they_are_wanted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "folded"),
+    ("names", "written"),
     [
         ((), ""),
         (("node1",), "node1"),
@@ -56,10 +58,25 @@ def test_newlines_stay_where_they_are_wanted() -> None:
         (("a\x1b[2J", "b"), "a\\x1b[2J, b"),
     ],
 )
-def test_folding(names: tuple[str, ...], folded: str) -> None:
-    assert fold_nodes(names) == folded
+def test_folding(names: tuple[str, ...], written: str) -> None:
+    assert fold_nodes(names) == written
 
 
 def test_many_nodes_are_one_short_word_and_many_files_are_counted() -> None:
     assert fold_nodes([f"gpu{number}" for number in range(512)]) == "gpu[0-511]"
     assert fold_nodes([f"run.sh:{number}" for number in range(512)]).endswith(" and 500 more")
+
+
+NUMBERS = st.integers(0, 12) | st.integers(95, 105)
+NAMES = st.builds(
+    lambda before, width, number, behind: f"{before}{number:0{width}}{behind}",
+    st.sampled_from(["n", "rack1-n", "10.0.0.", "r2n"]),
+    st.sampled_from([1, 2, 3]),
+    NUMBERS,
+    st.sampled_from(["", "-ib", ".c1.example"]),
+)
+
+
+@given(st.lists(NAMES | st.sampled_from(["db", "login"]), min_size=2, max_size=12))
+def test_names_fold_as_nodesets_of_clustershell_do(names: list[str]) -> None:
+    assert folded(names) == str(NodeSet.fromlist(names, resolver=RESOLVER_NOGROUP))

@@ -89,3 +89,13 @@ def test_what_is_taken_for_gpt_neox() -> None:
     assert not recognised(GOOD, "configs/1B.json")
     assert not recognised("deepspeed_config:\n      zero_optimization:\n        stage: 2\n")
     assert not recognised("model:\n  num_layers: 24\n")
+
+
+def test_where_checkpoints_go_and_come_from() -> None:
+    paths = (
+        '"save": "/ckpt/neox", "load": "/ckpt/neox", "vocab_file": "/data/vocab.json", "keep_last_n_checkpoints": 4,'
+    )
+    found = said(read(GOOD.replace('"num_layers": 24,', f'"num_layers": 24, {paths}')))
+    assert found["checkpoint_path"].value == found["resume_path"].value == Known("/ckpt/neox")
+    assert found["input_file"].value == Known("/data/vocab.json")
+    assert found["checkpoints_kept"].value == Known(4)

@@ -1,19 +1,57 @@
-"""The NVIDIA GPUs and driver of this node, asked of NVML."""
+"""The GPUs and the driver of this node: NVIDIA's asked of NVML, AMD's read from sysfs.
+
+Each question to a driver is put in a process of its own: first how many there are, then each device by itself, so
+that one that hangs hides no other.
+"""
 
 from __future__ import annotations
 
+import functools
 import glob
 import os
 import re
-from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional
 
+from preflight.node.record import ANNOTATED, dataclass, field, names_of
 from preflight.node.wire import ProbeUnavailable
+from preflight_checks.probes import amd, gpu_device, libraries
+from preflight_checks.probes.apart import Heard, apart
+
+if ANNOTATED:
+    from typing import Any, Dict, List, Optional
+
+    from preflight_checks.probes.apart import Say
+
+#: Initialising NVML and counting takes milliseconds; a driver that wakes the devices first takes seconds.
+SYSTEM_S = 3.0
+DEVICE_S = 4.0
+#: Pairs are asked about only where every device has answered.
+PAIRS_S = 1.0
+MOST_PAIRED = 16
+#: For the request that asks for all of it.
+DEADLINE_S = 8.5
+KERNEL_DRIVER = "/proc/driver/nvidia/version"
+PROC = "/proc"
+
+
+@dataclass(frozen=True)
+class GpuProcess:
+    """A process that has a compute context on a GPU. `name` and `user` are empty where it cannot be seen from here."""
+
+    pid: int
+    memory_bytes: Optional[int] = None
+    name: str = ""
+    user: str = ""
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU. `problem` says why the rest is empty (a GPU that fell off the bus still has its index)."""
+    """One GPU.
+
+    `problem` says why the rest is empty or cut short, `problem_kind` is then `lost` (it fell off the bus or wants a
+    reset), `timeout`, `crashed`, `denied` or `other`. A field is None where the device or driver does not have it;
+    where it could not be read for another reason, `unread` has the field and the reason.
+    Clock reasons are the bits of nvmlClocksEventReasons that were set in each of several looks.
+    """
 
     index: int
     name: str = ""
@@ -21,16 +59,62 @@ class Gpu:
     memory_bytes: Optional[int] = None
     compute_capability: str = ""
     problem: str = ""
+    problem_kind: str = ""
+    pci: str = ""
+    took_s: float = 0.0
+    memory_used_bytes: Optional[int] = None
+    utilization_percent: Optional[int] = None
+    ecc_enabled: Optional[bool] = None
+    ecc_pending: Optional[bool] = None
+    ecc_uncorrected: Optional[int] = None
+    ecc_corrected: Optional[int] = None
+    ecc_uncorrected_ever: Optional[int] = None
+    ecc_corrected_ever: Optional[int] = None
+    rows_remapped_uncorrectable: Optional[int] = None
+    rows_remap_pending: Optional[bool] = None
+    rows_remap_failed: Optional[bool] = None
+    pages_retired: Optional[int] = None
+    pages_retirement_pending: Optional[bool] = None
+    clock_reasons: Optional[int] = None
+    clock_mhz: Optional[int] = None
+    clock_max_mhz: Optional[int] = None
+    clock_application_mhz: Optional[int] = None
+    power_w: Optional[float] = None
+    power_limit_w: Optional[float] = None
+    power_limit_default_w: Optional[float] = None
+    temperature_c: Optional[int] = None
+    temperature_slowdown_c: Optional[int] = None
+    pcie_width: Optional[int] = None
+    pcie_width_max: Optional[int] = None
+    pcie_generation: Optional[int] = None
+    pcie_generation_max: Optional[int] = None
+    pcie_replays: Optional[int] = None
+    nvlinks: Optional[List[bool]] = None
+    nvlink_errors: Dict[str, int] = field(default_factory=dict)
+    mig_enabled: Optional[bool] = None
+    mig_pending: Optional[bool] = None
+    mig_instances: Optional[int] = None
+    persistence: Optional[bool] = None
+    compute_mode: Optional[int] = None
+    processes: Optional[List[GpuProcess]] = None
+    recovery_action: Optional[int] = None
+    fabric_state: Optional[int] = None
+    fabric_status: Optional[int] = None
+    vbios: str = ""
+    gsp_firmware: str = ""
+    unread: Dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Gpus:
-    """What NVML says.
+    """What NVML, or sysfs on a node with AMD's GPUs, says.
 
     `problem` is empty, `no-library` (no NVML on this node), `no-driver` (the kernel module is not loaded),
-    `mismatch` (library and loaded kernel module are of different versions) or `other`.
+    `mismatch` (library and loaded kernel module are of different versions), `timeout` (it did not answer) or `other`.
     `driver` is the version of the user-space driver, `kernel_driver` that of the loaded module,
-    `cuda_driver` the newest CUDA version the driver supports; empty where unknown.
+    `cuda_driver` the newest CUDA version the driver supports (not one that is installed); empty where unknown.
+    `host_processes` says whether the processes of the whole machine can be seen from here. `peer_reads` and
+    `peer_distances` are by pair of devices, in the order 0-1, 0-2, ..., 1-2, ...; None where they were not asked.
     """
 
     driver: str = ""
@@ -40,41 +124,71 @@ class Gpus:
     problem: str = ""
     detail: str = ""
     device_files: int = 0
+    vendor: str = "nvidia"
+    took_s: float = 0.0
+    host_processes: bool = True
+    peer_reads: Optional[List[int]] = None
+    peer_distances: Optional[List[int]] = None
 
 
 def gpus(params: Dict[str, Any]) -> Gpus:
-    """Every GPU NVML lists. A driver that does not work is an observation; only a missing pynvml is none.
+    """Every GPU of this node. A driver that does not work is an observation; only a missing pynvml is none.
 
-    Raises ProbeUnavailable when pynvml did not come along, when this user may not ask, or when the node has
-    GPUs of another maker and no NVML.
+    Raises ProbeUnavailable when pynvml did not come along, or when this user may not ask.
     """
     try:
         import pynvml
     except ImportError as error:
         raise ProbeUnavailable("missing", "the Python binding of NVML is not there: %s" % error) from None
-    kernel = kernel_driver(_read("/proc/driver/nvidia/version"))
+    kernel = kernel_driver(_read(KERNEL_DRIVER))
     files = len([path for path in glob.glob("/dev/nvidia[0-9]*") if path[len("/dev/nvidia") :].isdigit()])
+    (system,) = apart([functools.partial(_system, pynvml)], SYSTEM_S)
+    problem, detail = _trouble(system)
+    if problem == "denied":
+        raise ProbeUnavailable("denied", "NVML may not be used by this user: %s" % detail)
+    if problem in ("no-library", "no-driver"):
+        radeon = amd.devices()
+        if radeon:
+            return _amd(radeon)
+    driver, cuda = system.values.get("driver", ""), system.values.get("cuda", "")
+    if problem == "mismatch":
+        library = libraries.locate("libnvidia-ml.so.1", None)
+        detail += "; the module is %s, %s" % (kernel or "unknown", os.path.realpath(library.path) or "the library")
+    if problem:
+        return Gpus(driver, kernel, cuda, [], problem, detail, files, took_s=system.took_s)
+    count = int(system.values.get("count", 0))
+    heard = apart([functools.partial(gpu_device.look, pynvml, index) for index in range(count)], DEVICE_S)
+    found = [_gpu(index, one) for index, one in enumerate(heard)]
+    seen = _read(os.path.join(PROC, "2", "comm")).strip() == "kthreadd"
+    peers: Dict[str, Any] = {}
+    if 1 < count <= MOST_PAIRED and not any(card.problem for card in found):
+        peers = apart([functools.partial(gpu_device.pairs, pynvml, count)], PAIRS_S)[0].values
+    reads, distances = peers.get("peer_reads"), peers.get("peer_distances")
+    return Gpus(driver, kernel, cuda, found, "", "", files, "nvidia", system.took_s, seen, reads, distances)
+
+
+def _system(pynvml: Any, say: Say) -> None:
+    """Ask for driver, newest CUDA version and number of devices."""
     try:
+        say({"at": "nvmlInit"})
         pynvml.nvmlInit()
+        say({"at": "nvmlSystemGetDriverVersion"})
+        say({"driver": gpu_device.text(pynvml.nvmlSystemGetDriverVersion()), "cuda": _cuda(pynvml)})
+        say({"at": "nvmlDeviceGetCount"})
+        say({"count": pynvml.nvmlDeviceGetCount()})
     except pynvml.NVMLError as error:
-        problem = _problem(pynvml, error)
-        if problem == "denied":
-            raise ProbeUnavailable("denied", "NVML may not be used by this user: %s" % error) from None
-        if problem == "no-library" and os.path.exists("/dev/kfd"):
-            raise ProbeUnavailable("missing", "this node has AMD GPUs, which are not looked at") from None
-        return Gpus("", kernel, "", [], problem, str(error), files)
-    try:
-        count = pynvml.nvmlDeviceGetCount()
-        found = [_gpu(pynvml, index) for index in range(count)]
-        driver = _text(pynvml.nvmlSystemGetDriverVersion())
-        return Gpus(driver, kernel, _cuda(pynvml), found, "", "", files)
-    except pynvml.NVMLError as error:
-        return Gpus("", kernel, "", [], _problem(pynvml, error), str(error), files)
-    finally:
-        try:
-            pynvml.nvmlShutdown()
-        except pynvml.NVMLError:
-            pass
+        say({"problem": _problem(pynvml, error), "detail": str(error)})
+    # No nvmlShutdown: this process ends, and a driver that hangs would hang there too.
+
+
+def _trouble(system: Heard) -> "tuple[str, str]":
+    if system.values.get("problem"):
+        return system.values["problem"], system.values.get("detail", "")
+    if system.problem == "timeout":
+        return "timeout", "%s did not return within %g s%s" % (system.at, SYSTEM_S, _busy())
+    if system.problem:
+        return "other", "%s: %s" % (system.at, system.detail)
+    return "", ""
 
 
 def _problem(pynvml: Any, error: Any) -> str:
@@ -87,20 +201,34 @@ def _problem(pynvml: Any, error: Any) -> str:
     return by_code.get(getattr(error, "value", None), "other")
 
 
-def _gpu(pynvml: Any, index: int) -> Gpu:
-    try:
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        name = _text(pynvml.nvmlDeviceGetName(handle))
-    except pynvml.NVMLError as error:
-        return Gpu(index, problem=str(error))
-    uuid, memory, capability = "", None, ""
-    try:
-        uuid = _text(pynvml.nvmlDeviceGetUUID(handle))
-        memory = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
-        capability = "%d.%d" % tuple(pynvml.nvmlDeviceGetCudaComputeCapability(handle))
-    except pynvml.NVMLError:
-        pass
-    return Gpu(index, name, uuid, memory, capability)
+def _gpu(index: int, heard: Heard) -> Gpu:
+    """The device as far as its process got."""
+    values = dict(heard.values)
+    unread = values.pop("unread", {})
+    known = set(names_of(Gpu)) - {"index", "processes", "unread", "took_s"}
+    listed = values.get("processes")
+    processes = [GpuProcess(**item) for item in listed] if listed is not None else None
+    if heard.problem == "timeout":
+        values["problem"] = "%s did not return within %g s%s" % (heard.at, DEVICE_S, _busy())
+        values["problem_kind"] = "timeout"
+    elif heard.problem:
+        values["problem"], values["problem_kind"] = "%s: %s" % (heard.at, heard.detail), "crashed"
+    said = {name: value for name, value in values.items() if name in known}
+    return Gpu(index=index, processes=processes, unread=unread, took_s=heard.took_s, **said)
+
+
+def _busy() -> str:
+    """A hint for what took long on a machine that has far more to do than it can."""
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    return " (the node is busy: load %.0f on %d cores)" % (load, cores) if load > 4 * cores else ""
+
+
+def _amd(found: List[amd.Device]) -> Gpus:
+    listed = [
+        Gpu(index, item.name or item.architecture, item.identity, item.memory_bytes, item.architecture, pci=item.pci)
+        for index, item in enumerate(found)
+    ]
+    return Gpus(amd.driver_version(), "", "", listed, vendor="amd")
 
 
 def _cuda(pynvml: Any) -> str:
@@ -109,10 +237,6 @@ def _cuda(pynvml: Any) -> str:
     except pynvml.NVMLError:
         return ""
     return "%d.%d" % (version // 1000, version % 1000 // 10)
-
-
-def _text(value: Any) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
 def kernel_driver(text: str) -> str:

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
-import ipaddress
 import json
 import os
 import socket
 import struct
-import subprocess
-from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional, Tuple
 
+from preflight.node.cheap import cheap
+from preflight.node.record import ANNOTATED, dataclass, field
 from preflight.node.wire import ProbeUnavailable
 from preflight_checks.probes.names import lookup
+
+if ANNOTATED:
+    from typing import Any, Dict, List, Optional, Tuple
 
 UP, LOOPBACK, RUNNING = 0x1, 0x8, 0x40
 _SIOCGIFMTU = 0x8921
@@ -35,6 +36,9 @@ class Address:
 @dataclass(frozen=True)
 class Interface:
     """One interface. `kind` is `physical`, `virtual`, `bridge`, `loopback` or empty when it cannot be told.
+
+    A bridge that has a physical port is called `virtual`: it leads out of the machine, as that of a host of virtual
+    machines does; a `bridge` connects only what lives on this machine.
 
     `speed_mbps` is what the driver reports; None where it reports nothing.
     """
@@ -72,6 +76,7 @@ class Route:
     detail: str = ""
 
 
+@cheap("kernel")
 def interfaces(params: Dict[str, Any]) -> Interfaces:
     """Every interface with its addresses. Raises ProbeUnavailable when no way to list them works."""
     rows = None  # type: Optional[List[Tuple[str, int, Optional[Address]]]]
@@ -122,6 +127,8 @@ def parse_ip_addr(text: str) -> List[Tuple[str, int, Optional[Address]]]:
 
 
 def _from_command() -> Optional[List[Tuple[str, int, Optional[Address]]]]:
+    import subprocess
+
     try:
         done = subprocess.run(
             ["ip", "-j", "addr"],
@@ -191,7 +198,7 @@ def _described(name: str, flags: int, addresses: List[Address]) -> Interface:
     if flags & LOOPBACK:
         kind = "loopback"
     elif ours and os.path.isdir(folder + "/bridge"):
-        kind = "bridge"
+        kind = "virtual" if _has_physical_port(folder) else "bridge"
     elif ours:
         kind = "physical" if os.path.exists(folder + "/device") else "virtual"
     speed = _number(folder + "/speed") if ours else None
@@ -205,6 +212,26 @@ def _described(name: str, flags: int, addresses: List[Address]) -> Interface:
         speed if speed is not None and speed > 0 else None,
         kind,
     )
+
+
+def _has_physical_port(folder: str) -> bool:
+    try:
+        ports = os.listdir(folder + "/brif")
+    except OSError:
+        return False
+    # The port may itself be a bond or a VLAN of a physical interface.
+    return any(
+        os.path.exists("/sys/class/net/%s/device" % port)
+        or any(name.startswith("lower_") for name in _listed("/sys/class/net/%s" % port))
+        for port in ports
+    )
+
+
+def _listed(folder: str) -> List[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
 
 
 def _sys_is_ours(name: str, folder: str) -> bool:
@@ -231,6 +258,7 @@ def _number(path: str) -> Optional[int]:
         return None
 
 
+@cheap("waiting")
 def route(params: Dict[str, Any]) -> Route:
     """How the kernel would send to `params["destination"]` (a name or an address). Sends nothing.
 
@@ -270,8 +298,8 @@ def _holder_of(source: str) -> str:
 
 def _route_by_netlink(address: str) -> str:
     """Name of the outgoing interface; empty when netlink does not say."""
-    packed = ipaddress.ip_address(address).packed
-    family = socket.AF_INET6 if len(packed) == 16 else socket.AF_INET
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    packed = socket.inet_pton(family, address.partition("%")[0])
     attribute = struct.pack("=HH", 4 + len(packed), 1) + packed
     body = struct.pack("=BBBBBBBBI", family, len(packed) * 8, 0, 0, 0, 0, 0, 0, 0) + attribute
     header = struct.pack("=IHHII", 16 + len(body), 26, 1, 1, 0)

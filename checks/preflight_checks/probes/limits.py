@@ -1,13 +1,25 @@
-"""The limits a rank would inherit: open files, locked memory, shared memory; and RDMA devices."""
+"""The limits a rank would inherit: resource limits, control groups, usable CPUs, shared memory; and RDMA devices."""
 
 from __future__ import annotations
 
 import os
 import resource
-from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional
+
+from preflight.node.cheap import cheap
+from preflight.node.record import ANNOTATED, dataclass, field
+from preflight_checks.probes.cgroups import Cgroups, cgroups
+
+if ANNOTATED:
+    from typing import Any, Dict, List, Optional
 
 SHM = "/dev/shm"
+PROC = "/proc"
+#: How many threads libraries start for themselves, where somebody says it.
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+#: A node may have tens of thousands of processes; counting those of one user stops after so many.
+_MOST_PROCESSES = 20000
+#: Bits of `CapEff` with which the kernel does not count processes (kernel/fork.c, copy_process).
+_SYS_ADMIN, _SYS_RESOURCE = 21, 24
 
 
 @dataclass(frozen=True)
@@ -15,6 +27,9 @@ class Limits:
     """Limits of a process in the job context. None stands for unlimited; sizes are bytes.
 
     `shm_total_bytes` and `shm_free_bytes` are None where /dev/shm cannot be looked at (`shm_problem` says why).
+    `processes_soft` counts the threads of one user on the whole node; `threads_of_user` is how many there are (None:
+    cannot be seen) and `processes_exempt` that the kernel does not hold this user to it. `usable_cpus` is the affinity
+    mask, `online_cpus` how many the machine has; empty and None where the system does not say.
     """
 
     open_files_soft: Optional[int]
@@ -25,12 +40,26 @@ class Limits:
     shm_free_bytes: Optional[int] = None
     shm_problem: str = ""
     rdma_devices: List[str] = field(default_factory=list)
+    processes_soft: Optional[int] = None
+    processes_hard: Optional[int] = None
+    processes_exempt: bool = False
+    threads_of_user: Optional[int] = None
+    address_space_soft_bytes: Optional[int] = None
+    file_size_soft_bytes: Optional[int] = None
+    stack_soft_bytes: Optional[int] = None
+    core_soft_bytes: Optional[int] = None
+    usable_cpus: List[int] = field(default_factory=list)
+    online_cpus: Optional[int] = None
+    threads: Dict[str, str] = field(default_factory=dict)
+    cgroup: Cgroups = field(default_factory=Cgroups)
 
 
+@cheap("kernel")
 def limits(params: Dict[str, Any]) -> Limits:
     """The limits of this process. Run it in the job context, where they are those of the ranks."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)
     locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    processes = resource.getrlimit(resource.RLIMIT_NPROC)
     total = free = None  # type: Optional[int]
     problem = ""
     try:
@@ -47,11 +76,67 @@ def limits(params: Dict[str, Any]) -> Limits:
         free,
         problem,
         _rdma_devices(),
+        _limit(processes[0]),
+        _limit(processes[1]),
+        _exempt(),
+        threads_of(os.getuid()) if _limit(processes[0]) is not None else None,
+        _limit(resource.getrlimit(resource.RLIMIT_AS)[0]),
+        _limit(resource.getrlimit(resource.RLIMIT_FSIZE)[0]),
+        _limit(resource.getrlimit(resource.RLIMIT_STACK)[0]),
+        _limit(resource.getrlimit(resource.RLIMIT_CORE)[0]),
+        _affinity(),
+        os.cpu_count(),
+        {name: os.environ[name] for name in THREAD_VARIABLES if os.environ.get(name)},
+        cgroups(PROC),
     )
 
 
 def _limit(value: int) -> Optional[int]:
     return None if value == resource.RLIM_INFINITY or value < 0 else value
+
+
+def _affinity() -> List[int]:
+    try:
+        return sorted(os.sched_getaffinity(0))
+    except (AttributeError, OSError):
+        return []
+
+
+def _exempt() -> bool:
+    """Whether the kernel lets this user start processes beyond the limit: root, or with the capability."""
+    if os.getuid() == 0:
+        return True
+    for line in _text(PROC + "/self/status").splitlines():
+        if line.startswith("CapEff:"):
+            capabilities = int(line.split()[1], 16)
+            return bool(capabilities & (1 << _SYS_ADMIN | 1 << _SYS_RESOURCE))
+    return False
+
+
+def threads_of(user: int, proc: str = "") -> Optional[int]:
+    """How many threads the processes of a (real) user have; None where processes of others hide theirs."""
+    count = 0
+    try:
+        names = [name for name in os.listdir(proc or PROC) if name.isdigit()][:_MOST_PROCESSES]
+    except OSError:
+        return None
+    for name in names:
+        uid, threads = -1, 0
+        for line in _text("%s/%s/status" % (proc or PROC, name)).splitlines():
+            if line.startswith("Uid:"):
+                uid = int(line.split()[1])
+            elif line.startswith("Threads:"):
+                threads = int(line.split()[1])
+        count += threads if uid == user else 0
+    return count or None
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(1 << 16)
+    except OSError:
+        return ""
 
 
 def _rdma_devices() -> List[str]:

@@ -1,18 +1,28 @@
-"""What a path of the job is on this node: is it there, what file system, which files of which size."""
+"""What a path of the job is on this node: is it there, on what file system, which files of which size and content."""
 
 from __future__ import annotations
 
+import errno
 import glob
 import hashlib
 import os
 import stat
-from dataclasses import dataclass, field
-from typing import Any, Dict, Iterator, List, Tuple
+import time
+
+from preflight.node.record import ANNOTATED, dataclass, field, replace
+from preflight_checks.probes.content import Sample, sampled
+from preflight_checks.probes.mounts import SHARED, mount_of, mounted
+from preflight_checks.probes.patterns import expanded, has_braces, indexed, is_list, listed
+
+if ANNOTATED:
+    from typing import Any, Dict, Iterable, Iterator, List, Tuple
 
 #: So many files are listed by name and size; more are counted and enter the digest only.
 MOST_LISTED = 2000
 #: The walk ends here, so that a directory with millions of files costs seconds at most.
 MOST_WALKED = 50000
+#: And here, where a server takes milliseconds for each file. What was listed until then differs from node to node.
+ENOUGH_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -27,9 +37,13 @@ class Entry:
 class PathState:
     """One path.
 
-    `kind` is `file`, `directory`, `pattern` (files that match it), `other` or empty when there is nothing;
-    `problem` is `missing`, `denied`, `dangling` (a link to nothing) or `other`. `digest` is over all names and
-    sizes; `listed` is how many files entered it, `truncated` that there are more.
+    `kind` is `file`, `directory`, `pattern` (files that match it), `indexed` (the prefix of a .bin and an .idx),
+    `list` (a file and the files it names), `other` or empty when there is nothing; `problem` is `missing`, `denied`,
+    `dangling` (a link to nothing), `stale` (its server no longer knows it) or `other`. `digest` is over all names and
+    sizes; `listed` is how many files entered it, `truncated` that there are more. `absent` are files that the path
+    names and that are not there. `samples` are digests of some files (none on a shared file system, whose `source` is
+    compared instead), `sample_problem` why there are fewer. `hurried`: time was up before all files were seen, so that
+    nothing can be compared.
     """
 
     path: str
@@ -44,6 +58,11 @@ class PathState:
     listed: int = 0
     truncated: bool = False
     digest: str = ""
+    absent: List[str] = field(default_factory=list)
+    source: str = ""
+    samples: List[Sample] = field(default_factory=list)
+    sample_problem: str = ""
+    hurried: bool = False
 
 
 def path_state(params: Dict[str, Any]) -> PathState:
@@ -57,42 +76,47 @@ def path_state(params: Dict[str, Any]) -> PathState:
         status = os.stat(resolved)
     except OSError as error:
         return _absent(given, resolved, error)
-    system = file_system(resolved, _read("/proc/self/mounts"))
+    state = _placed(PathState(given, resolved))
     if stat.S_ISREG(status.st_mode):
-        unreadable = [] if os.access(resolved, os.R_OK) else [os.path.basename(resolved)]
-        digest = _digest([(os.path.basename(resolved), status.st_size)])
-        return PathState(
-            given,
-            resolved,
-            "file",
-            "",
-            "",
-            status.st_size,
-            system,
-            unreadable=unreadable,
-            listed=1,
-            digest=digest,
-        )
+        if is_list(resolved):
+            names = listed(resolved)
+            if names is not None:
+                return _collected(replace(state, kind="list"), [resolved, *names], os.path.dirname(resolved))
+        state = _collected(replace(state, kind="file"), [resolved], os.path.dirname(resolved))
+        return replace(state, entries=[])
     if not stat.S_ISDIR(status.st_mode):
-        return PathState(given, resolved, "other", file_system=system)
+        return replace(state, kind="other")
     if not os.access(resolved, os.R_OK | os.X_OK):
-        return PathState(given, resolved, "directory", "denied", "this user may not list it", file_system=system)
-    return _collected(given, resolved, "directory", system, _walk(resolved), resolved)
+        return replace(state, kind="directory", problem="denied", detail="this user may not list it")
+    return _collected(replace(state, kind="directory"), _walk(resolved), resolved)
+
+
+def _placed(state: PathState) -> PathState:
+    """With the file system and its source; links on the way lead to where the path really lies."""
+    mount = mount_of(os.path.realpath(state.resolved), mounted())
+    return replace(state, file_system=mount.kind, source=mount.source) if mount is not None else state
 
 
 def _absent(given: str, resolved: str, error: OSError) -> PathState:
-    if glob.has_magic(given):
+    names, kind = [], "pattern"  # type: List[str], str
+    if has_braces(resolved):
+        names = expanded(resolved)
+        # Nothing of it there: that is said of the path itself, not of each of its files.
+        names = names if any(os.path.lexists(name) for name in names) else []
+    elif glob.has_magic(given):
         names = sorted(glob.glob(resolved, recursive=True))[:MOST_WALKED]
-        if names:
-            folder = os.path.dirname(os.path.commonprefix(names)) or "/"
-            system = file_system(folder, _read("/proc/self/mounts"))
-            return _collected(given, resolved, "pattern", system, iter(names), folder)
+    elif indexed(resolved):
+        names, kind = indexed(resolved), "indexed"
+    if names:
+        folder = os.path.dirname(os.path.commonprefix(names)) or "/"
+        return _collected(replace(_placed(PathState(given, folder)), resolved=resolved, kind=kind), names, folder)
     if isinstance(error, PermissionError):
         return PathState(given, resolved, "", "denied", error.strerror or "")
     if os.path.islink(resolved):
         return PathState(given, resolved, "", "dangling", "it links to %s" % os.readlink(resolved))
-    missing = isinstance(error, (FileNotFoundError, NotADirectoryError))
-    return PathState(given, resolved, "", "missing" if missing else "other", error.strerror or str(error))
+    problem = "missing" if isinstance(error, (FileNotFoundError, NotADirectoryError)) else "other"
+    problem = "stale" if error.errno == errno.ESTALE else problem
+    return PathState(given, resolved, "", problem, error.strerror or str(error))
 
 
 def _walk(folder: str) -> Iterator[str]:
@@ -102,61 +126,48 @@ def _walk(folder: str) -> Iterator[str]:
             yield os.path.join(where, name)
 
 
-def _collected(given: str, resolved: str, kind: str, system: str, names: Iterator[str], base: str) -> PathState:
+def _collected(state: PathState, names: Iterable[str], base: str) -> PathState:
     found = []  # type: List[Tuple[str, int]]
-    unreadable = []  # type: List[str]
-    truncated = False
+    unreadable, absent = [], []  # type: List[str], List[str]
+    readable = {}  # type: Dict[str, str]
+    truncated = hurried = False
+    ends = time.monotonic() + ENOUGH_S
+    explicit = state.kind in ("list", "indexed") or has_braces(state.path)
     for name in names:
         if len(found) >= MOST_WALKED:
             truncated = True
             break
+        if time.monotonic() > ends:
+            truncated = hurried = True
+            break
         shown = os.path.relpath(name, base)
         try:
             status = os.stat(name)
-            found.append((shown, status.st_size))
-            if not os.access(name, os.R_OK):
-                unreadable.append(shown)
         except OSError:
+            (absent if explicit and not os.path.lexists(name) else unreadable).append(shown)
+            continue
+        found.append((shown, status.st_size))
+        if not os.access(name, os.R_OK):
             unreadable.append(shown)
-    entries = [Entry(name, size) for name, size in found[:MOST_LISTED]]
-    return PathState(
-        given,
-        resolved,
-        kind,
-        "",
-        "",
-        sum(size for _name, size in found),
-        system,
-        entries,
-        unreadable[:MOST_LISTED],
-        len(found),
-        truncated,
-        _digest(found),
+        elif stat.S_ISREG(status.st_mode):
+            readable[shown] = name
+    # What all nodes read from one server is the same for all of them.
+    samples, problem = ([], "") if hurried or state.file_system in SHARED else sampled(readable)
+    return replace(
+        state,
+        size_bytes=sum(size for _name, size in found),
+        entries=[Entry(name, size) for name, size in found[:MOST_LISTED]],
+        unreadable=unreadable[:MOST_LISTED],
+        absent=absent[:MOST_LISTED],
+        listed=len(found),
+        truncated=truncated,
+        digest=_digest(found),
+        samples=samples,
+        sample_problem=problem,
+        hurried=hurried,
     )
 
 
 def _digest(found: List[Tuple[str, int]]) -> str:
     text = "\n".join("%s\t%d" % item for item in sorted(found))
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
-
-
-def file_system(path: str, mounts: str) -> str:
-    """Type of the file system `path` lies on, from the text of /proc/self/mounts; empty when it cannot be told."""
-    best, kind = "", ""
-    for line in mounts.splitlines():
-        parts = line.split(" ")
-        if len(parts) < 3:
-            continue
-        at = parts[1].replace("\\040", " ")
-        inside = path == at or path.startswith(at.rstrip("/") + "/")
-        if inside and len(at) >= len(best):
-            best, kind = at, parts[2]
-    return kind
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""

@@ -6,8 +6,11 @@ import errno
 import os
 import socket
 import struct
-from dataclasses import dataclass, field
-from typing import Any, Dict, Iterator, List, Set, Tuple
+
+from preflight.node.record import ANNOTATED, dataclass, field
+
+if ANNOTATED:
+    from typing import Any, Dict, Iterator, List, Set, Tuple
 
 _LISTEN = 0x0A
 #: A node may have tens of thousands of processes; looking for a holder stops after so many.

@@ -8,6 +8,7 @@ from preflight.job.quantity import Quantity
 
 CLUSTER = (
     Quantity("workload", str, "Kubernetes object that starts pods, as `group/Kind`"),
+    Quantity("workload_name", str, "name of a Kubernetes object that starts pods"),
     Quantity("workload_launch", str, "id of a launch line that the object's pods run"),
     Quantity("namespace", str, "Kubernetes namespace"),
     Quantity("pod_replicas", int, "equal pods of a role", "pods"),
@@ -16,6 +17,8 @@ CLUSTER = (
     Quantity("pod_gpu_requests", int, "GPUs of each pod, as its requests say", "GPUs"),
     Quantity("pod_cpus", float, "CPU cores that a pod may use (limits)", "cores"),
     Quantity("pod_memory_mib", int, "memory that a pod may use (limits)", "MiB"),
+    Quantity("pod_cpu_requests", float, "CPU cores that a node must have left for a pod", "cores"),
+    Quantity("pod_memory_requests_mib", int, "memory that a node must have left for a pod", "MiB"),
     Quantity("shm_mib", int, "size of /dev/shm; without a claim the runtime's 64 MiB", "MiB"),
     Quantity("pod_image", str, "container image of a role"),
     Quantity("pod_scheduler", str, "scheduler that places the pods"),

@@ -25,6 +25,7 @@ MODEL = (
     Quantity("offload_optimizer_device", str, "where ZeRO keeps optimizer states: cpu, nvme, none"),
     Quantity("offload_param_device", str, "where ZeRO-3 keeps parameters: cpu, nvme, none"),
     Quantity("optimizer_type", str, "optimizer by name"),
+    Quantity("torch_adam", bool, "DeepSpeed takes torch's Adam, and compiles none of its own"),
     Quantity("communication_data_type", str, "number format in which gradients are exchanged"),
     Quantity("overlap_comm", bool, "gradients are exchanged while the backward pass goes on"),
     Quantity("reduce_bucket_size", int, "elements that are reduced together", "elements"),

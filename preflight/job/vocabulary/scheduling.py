@@ -31,5 +31,6 @@ SCHEDULING = (
     Quantity("output_opened", str, "how the output file is opened again: append, truncate"),
     Quantity("directory_made", str, "directory that the script makes with mkdir"),
     Quantity("requeues_itself", bool, "the script puts its own job back into the queue"),
+    Quantity("batch_option", str, "option of sbatch that chooses nodes or who pays for them, as `--account=ml`"),
     Quantity("directive_unread", str, "an `#SBATCH` line that sbatch does not read, and why"),
 )

@@ -23,6 +23,10 @@ SCRIPT = (
     Quantity("serial_work", str, "long work done by one rank while others wait (download, preprocess, map ...)"),
     Quantity("argument_default", str, "argparse default; `scope.role` is empty, the spelling names the option"),
     Quantity("data_path", str, "file or directory the ranks read their data from"),
+    Quantity("input_file", str, "file beside the data that every rank reads: vocabulary, merges, tokenizer"),
+    Quantity("checkpoint_path", str, "folder that checkpoints are written to"),
+    Quantity("resume_path", str, "checkpoint, or folder of checkpoints, that the training goes on from"),
+    Quantity("checkpoints_kept", int, "checkpoints that are kept; older ones are removed", "checkpoints"),
     Quantity("shard_list", tuple, "file names of the data shards, where the files spell them out"),
     Quantity("required_variable", str, "name of a variable that the script reads and cannot do without"),
 )

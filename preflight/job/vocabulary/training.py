@@ -26,7 +26,7 @@ ACCELERATE = (
     Quantity("accelerate_key", str, "one key of an Accelerate configuration, dotted below its section"),
     Quantity("distributed_type", str, "distributed_type of Accelerate: MULTI_GPU, DEEPSPEED, FSDP ..."),
     Quantity(
-        "multinode_launcher", str, "what Accelerate starts DeepSpeed with on several machines: pdsh, standard ..."
+        "multinode_launcher", str, "what DeepSpeed is started with on several machines: pdsh, openmpi, standard ..."
     ),
     Quantity("rendezvous_backend_unread", str, "back end named where the launcher does not look for it"),
 )

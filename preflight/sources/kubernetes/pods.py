@@ -193,6 +193,8 @@ def _devices(stating: NodeStating, pod: Node, scope: Scope) -> None:
     """Devices, cores and memory, over all containers of the pod."""
     _summed(stating, pod, "limits", GPU_RESOURCE, "pod_gpus", whole, scope)
     _summed(stating, pod, "requests", GPU_RESOURCE, "pod_gpu_requests", whole, scope)
+    _requested(stating, pod, "cpu", "pod_cpu_requests", cores, scope)
+    _requested(stating, pod, "memory", "pod_memory_requests_mib", mebibytes, scope)
     if not _any_unlimited(pod, "cpu"):
         _summed(stating, pod, "limits", re.compile("cpu"), "pod_cpus", cores, scope)
     if not _any_unlimited(pod, "memory"):
@@ -210,6 +212,24 @@ def gpus_of(container: Node) -> tuple[Value, Member] | None:
     limits = container.at("resources", "limits")
     found = [member for member in (limits.in_force if limits is not None else ()) if GPU_RESOURCE.fullmatch(member.key)]
     return (whole(value_of(found[0].node)), found[0]) if len(found) == 1 else None
+
+
+def _requested(stating: NodeStating, pod: Node, name: str, quantity: str, read: _Read, scope: Scope) -> None:
+    """What the scheduler looks for: each container's request, or its limit where it has no request."""
+    found = [
+        member
+        for container in containers_of(pod)
+        if (member := container.member("resources", "requests", name) or container.member("resources", "limits", name))
+    ]
+    if found:
+        stating.say(quantity, _total([read(value_of(member.node)) for member in found]), found[0], scope=scope)
+
+
+def _total(values: list[Value]) -> Value:
+    total = values[0]
+    for value in values[1:]:
+        total = lift(lambda a, b: a + b, total, value)
+    return total
 
 
 def _any_unlimited(pod: Node, name: str) -> bool:

@@ -125,6 +125,7 @@ class Manifest:
         stating = self._stating
         stating.say("workload", Known(f"{workload.group}/{workload.kind}"), workload.head, scope=scope)
         stating.given("namespace", workload.root.member("metadata", "namespace"), scope=scope)
+        stating.given("workload_name", workload.root.member("metadata", "name"), scope=scope)
         state_labels(stating, workload.root, scope)
         stating.given("gang_min", workload.gang_min, as_int, scope=scope)
         if workload.gang is not None:

@@ -13,6 +13,7 @@ from preflight.sources.base import LaunchLine, Tree, Word
 from preflight.sources.launchers.model_arguments import model_claims
 from preflight.sources.launchers.options import scan, table, text_of
 from preflight.sources.launchers.overrides import state_overrides
+from preflight.sources.launchers.path_arguments import path_claims
 from preflight.sources.launchers.paths import paths_of, relative
 from preflight.sources.launchers.stating import Stating, as_text
 
@@ -80,7 +81,7 @@ def argument_claims(
             references.append(Reference(target, _CONFIG, config.span, line.scope))
     references.extend(_hugging_face(line, words, tree))
     references.extend(_paddle_model(line, words, tree))
-    return (*stating.claims, *model_claims(line, words)), tuple(references)
+    return (*stating.claims, *model_claims(line, words), *path_claims(line, words)), tuple(references)
 
 
 def _hugging_face(line: LaunchLine, words: Sequence[Word], tree: Tree) -> list[Reference]:

@@ -71,6 +71,7 @@ class DeepSpeedReader:
             spelling = f"{word.spelling} (without --master_port)"
             stating.say("master_port", Known(_DEFAULT_PORT), word.span, spelling, strength=Strength.DEFAULT)
         stating.given("node_rank", scanned.last("node_rank"), as_int)
+        stating.given("multinode_launcher", scanned.last("launcher"), as_text)
         stating.given("each_node_itself", scanned.last("no_ssh"), lambda _: Known(True))
         return Reading(
             claims=(*stating.claims, *program.claims),

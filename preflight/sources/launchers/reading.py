@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from preflight.job import Claim, Known, Note, NoteKind, Scope, Span
@@ -122,22 +122,14 @@ def read_commands(
         scheduler: whose header it is.
     """
     elsewhere = any(_starts_elsewhere(command) for command in commands)
-    inner: dict[int, list[Command]] = {}
-    for command in commands:
-        if command.outer is not None:
-            inner.setdefault(id(command.outer), []).append(command)
     claims: list[Claim] = []
     result = Reading()
-    ids: dict[str, int] = {}
     inside: dict[Span, list[Scope]] = {}
-    for command in commands:
+    for command, line in launch_lines(commands, header if batch else None):
         if len(result.launches) >= _MOST_LAUNCHES:
             message = f"{_MOST_LAUNCHES} launches were read; what stands behind them was not looked at"
             result = replace(result, notes=(*result.notes, Note(NoteKind.UNSUPPORTED, message, command.span)))
             break
-        if _is_read_inside(command, inner.get(id(command), ())):
-            continue
-        line = launch_line(command, header if batch else None, ids)
         if line is None:
             plain = plain_program(command, tree)
             claims.extend(plain.claims)
@@ -161,6 +153,20 @@ def read_commands(
         claims.extend(installed.claims)
         result = replace(result, references=(*result.references, *installed.references))
     return replace(result, claims=tuple(dict.fromkeys(claims)))
+
+
+def launch_lines(
+    commands: Sequence[Command], header: Mapping[str, slurm.Asked] | None
+) -> Iterator[tuple[Command, Line | None]]:
+    """Every command but those of which an inner one says the same, with the launch line that it is, or None."""
+    inner: dict[int, list[Command]] = {}
+    for command in commands:
+        if command.outer is not None:
+            inner.setdefault(id(command.outer), []).append(command)
+    ids: dict[str, int] = {}
+    for command in commands:
+        if not _is_read_inside(command, inner.get(id(command), ())):
+            yield command, launch_line(command, header, ids)
 
 
 def _is_read_inside(command: Command, inner: Sequence[Command]) -> bool:

@@ -25,15 +25,13 @@ from preflight.job import (
     lift,
     one_of,
 )
-from preflight.job.hostname import is_hostname
+from preflight.job.hostlist import expand_hosts
 from preflight.sources.base import Directive
 from preflight.sources.launchers.options import Given, table
 from preflight.sources.launchers.stating import Stating
 
-_MOST_HOSTS = 4096
-#: Longer lists than these are no one's, and could make splitting them slow.
+#: Longer lists than this are no one's, and could make splitting them slow.
 _LONGEST_LIST = 4000
-_MOST_RANGES = 200
 _VALUED = {
     "nodes": "-N --nodes",
     "ntasks": "-n --ntasks",
@@ -169,10 +167,15 @@ def from_directives(found: Sequence[Directive]) -> dict[str, Asked]:
         dest = _DESTS.get(directive.option) or _DESTS.get("--" + directive.option.lstrip("-"))
         if dest is not None and directive.value is not None:
             value: Value = Known(directive.value)
-            if re.search(r"\{\{|\$\{?\w|<[A-Z_]+>", directive.value):
+            if is_open(directive.value):
                 value = Unresolved(f"{directive.value} is filled in before the script is submitted")
             asked[dest] = Asked(dest, value, directive.span, directive.spelling)
     return asked
+
+
+def is_open(text: str) -> bool:
+    """Whether something in a directive is filled in before sbatch reads it: `{{ nodes }}`, `$NODES`, `<ACCOUNT>`."""
+    return re.search(r"\{\{|\$\{?\w|<[A-Z_]+>", text) is not None
 
 
 def from_options(given: Iterable[Given]) -> dict[str, Asked]:
@@ -274,7 +277,7 @@ def mebibytes_of(value: Value) -> Value:
 
 def hosts_of(value: Value) -> Value:
     """`node[01-04,07],login1` as the names it stands for."""
-    return lift(_expand, value)
+    return lift(lambda item: expand_hosts(str(item)), value)
 
 
 def _scaled(digits: str, unit: str) -> int:
@@ -332,39 +335,6 @@ def _mebibytes(item: Plain) -> Plain:
         raise ValueError("0 asks for all the memory of the node")
     kibibytes = int(match[1]) * {"k": 1, "": 1024, "m": 1024, "g": 1024**2, "t": 1024**3}[match[2].lower()]
     return kibibytes // 1024
-
-
-def _expand(item: Plain) -> Plain:
-    if len(str(item)) > _LONGEST_LIST or str(item).count("[") > _MOST_RANGES:
-        raise ValueError("too long a list of hosts")
-    hosts: list[str] = []
-    for part in re.split(r",(?![^\[]*\])", str(item)):
-        hosts.extend(_expand_one(part.strip()))
-        if len(hosts) > _MOST_HOSTS:
-            raise ValueError(f"more than {_MOST_HOSTS} hosts")
-    if not hosts or not all(is_hostname(host) for host in hosts):
-        raise ValueError(f"{item!r} is no list of host names")
-    return tuple(hosts)
-
-
-def _expand_one(text: str) -> list[str]:
-    match = re.fullmatch(r"([^\[\]]*)\[([^\[\]]*)\](.*)", text)
-    if match is None:
-        return [text] if text else []
-    before, inside, behind = match.groups()
-    numbers: list[str] = []
-    for piece in inside.split(","):
-        low, dash, high = piece.partition("-")
-        if not low.isdigit() or (dash and not high.isdigit()):
-            raise ValueError(f"{text!r} is no host range")
-        last = int(high) if dash else int(low)
-        if last - int(low) > _MOST_HOSTS:
-            raise ValueError(f"more than {_MOST_HOSTS} hosts")
-        numbers.extend(str(number).zfill(len(low)) for number in range(int(low), last + 1))
-    tails = _expand_one(behind) or [""]
-    if len(numbers) * len(tails) > _MOST_HOSTS:
-        raise ValueError(f"more than {_MOST_HOSTS} hosts")
-    return [before + number + tail for number in numbers for tail in tails]
 
 
 def _text(value: Value) -> Value:

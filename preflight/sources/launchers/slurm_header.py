@@ -20,6 +20,32 @@ _TEXTS = (
 )
 _MEMORY = (("mem_per_cpu", "memory_per_cpu_mib"), ("mem_per_gpu", "memory_per_gpu_mib"))
 _BARE = {"--requeue": ("requeue", True), "--no-requeue": ("requeue", False), "--exclusive": ("exclusive", True)}
+#: The options of sbatch(1) by which nodes are chosen, and who may have them.
+_CHOOSING = frozenset(
+    (
+        *("--account", "--partition", "--qos", "--reservation", "--clusters", "--constraint", "--nodes", "--ntasks"),
+        *("--ntasks-per-node", "--cpus-per-task", "--mem", "--mem-per-cpu", "--mem-per-gpu", "--gres", "--gpus"),
+        *("--gpus-per-node", "--gpus-per-task", "--cpus-per-gpu", "--nodelist", "--exclude", "--exclusive"),
+        *("--switches", "--contiguous", "--licenses", "--time", "--tmp", "--mincpus", "--cores-per-socket"),
+        *("--sockets-per-node", "--threads-per-core", "--hint", "--wckey", "--prefer", "--ntasks-per-gpu"),
+    )
+)
+_LONG = {
+    "-A": "--account",
+    "-p": "--partition",
+    "-q": "--qos",
+    "-M": "--clusters",
+    "-C": "--constraint",
+    "-N": "--nodes",
+    "-n": "--ntasks",
+    "-c": "--cpus-per-task",
+    "-G": "--gpus",
+    "-w": "--nodelist",
+    "-x": "--exclude",
+    "-L": "--licenses",
+    "-t": "--time",
+    "--tasks-per-node": "--ntasks-per-node",
+}
 _MOST_LINES = 20_000
 _DIRECTIVE = re.compile(r"^#SBATCH[ \t]+-", re.MULTILINE)
 #: What opens or closes a string, or begins a comment.
@@ -64,10 +90,25 @@ def state_header(stating: Stating, asked: Mapping[str, slurm.Asked], directives:
         option = asked.get("constraint")
         if option is not None:
             _say(stating, "gpu_type", option, as_text(option.value))
+    if stating.source == "slurm":
+        _state_request(stating, directives)
     for directive in directives:
         bare = _BARE.get(directive.option)
         if bare is not None:
             stating.say(bare[0], Known(bare[1]), directive.span, directive.spelling, strength=Strength.SCHEDULER)
+
+
+def _state_request(stating: Stating, directives: Sequence[Directive]) -> None:
+    """State every option that chooses resources as sbatch takes it, for whoever asks Slurm for the same."""
+    for directive in directives:
+        name = _LONG.get(directive.option, directive.option)
+        if name not in _CHOOSING:
+            continue
+        given = "" if directive.value is None else f"={directive.value}"
+        value: Value = Known(f"{name}{given}")
+        if slurm.is_open(given):
+            value = Unresolved(f"{directive.value} is filled in before the script is submitted")
+        stating.say("batch_option", value, directive.span, directive.spelling, strength=Strength.SCHEDULER)
 
 
 def has_directive_like(text: str) -> bool:

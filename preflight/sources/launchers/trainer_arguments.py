@@ -24,6 +24,8 @@ _ELSEWHERE = frozenset(
         "ddp_timeout",
         "ddp_backend",
         "dataloader_num_workers",
+        "output_dir",
+        "save_total_limit",
     ]
 )
 #: Options that may stand alone: `--bf16`, `--bf16 True`, `--bf16=true`.

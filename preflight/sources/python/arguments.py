@@ -45,6 +45,10 @@ OPTION_QUANTITY: dict[str, str] = {
     "data_root": "data_path",
     "dataset_path": "data_path",
     "train_file": "data_path",
+    "output_dir": "checkpoint_path",
+    "out_dir": "checkpoint_path",
+    "save_dir": "checkpoint_path",
+    "save_total_limit": "checkpoints_kept",
 }
 _LOCAL_RANK = ("--local_rank", "--local-rank")
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from preflight.job import NoteKind
+from preflight.sources.base import Command
 from preflight.sources.shell import (
     arithmetic,
     conditions,
@@ -21,6 +22,7 @@ from preflight.sources.shell.document import Document, Place, Text
 from preflight.sources.shell.machine import DEEPEST, Machine
 from preflight.sources.shell.state import Flow, Kind, Positional, Slot, State
 from preflight.sources.shell.text import Field, after, hole, is_count, literal, spelling_of
+from preflight.sources.shell.trace import Written
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -63,7 +65,8 @@ def run_command(machine: Machine, state: State, document: Document, node: Node, 
             written += [c for i, c in enumerate(redirect.children) if index_of(i) == "argument" and c.is_named]
     place = document.place(start, node.end_byte)
     assigned = [found for each in prefixes if (found := declarations.evaluated(machine, state, document, each))]
-    fields = expand.fields(machine, state, document, written)
+    starts: list[int] | None = None if machine.trace is None else []
+    fields = expand.fields(machine, state, document, written, starts=starts)
     heredocs.record(machine, state, document, own, fields)
     if not fields:
         for name, slot in assigned:
@@ -76,6 +79,9 @@ def run_command(machine: Machine, state: State, document: Document, node: Node, 
             target.put(name, slot)
             target.export(name, slot.place)
     call = Call(machine, state, target, document, fields, own, place)
+    if starts is not None:
+        ranges = [(document.start_of(each), each.end_byte) for each in written]
+        call.written = Written(document, tuple(ranges), tuple(starts), tuple(fields))
     name_of = fields[0].known
     if name_of is None:
         return record(call)
@@ -97,7 +103,7 @@ def _on_a_later_line(document: Document, before: Node, node: Node) -> bool:
 class Call:
     """One simple command about to run. `target` is the shell as the command sees it, with its own prefixes."""
 
-    __slots__ = ("document", "fields", "machine", "place", "redirects", "state", "target")
+    __slots__ = ("document", "fields", "machine", "place", "redirects", "state", "target", "written")
 
     def __init__(
         self,
@@ -116,11 +122,17 @@ class Call:
         self.fields = fields
         self.redirects = redirects
         self.place = place
+        self.written: Written | None = None
 
     @property
     def plain(self) -> list[str]:
         """The words where they are known, empty strings where not."""
         return [item.known or "" for item in self.fields]
+
+    def traced(self, command: Command | None) -> None:
+        """Keep how the command is written, where somebody wants to know."""
+        if self.machine.trace is not None and command is not None and self.written is not None:
+            self.machine.trace.wrote(command, self.written)
 
 
 def record(call: Call) -> Result:
@@ -131,6 +143,7 @@ def record(call: Call) -> Result:
         state = _with_env(state, call.fields)
     command = machine.emit(state, call.fields, call.place)
     if command is not None:
+        call.traced(command)
         inner.follow(machine, state, call.document, call.fields, call.redirects, command, call.place)
         _note_prelude(call, " ".join(words))
     if words[0] == "exec" and len(words) > 1:
@@ -215,7 +228,8 @@ def _cd(call: Call) -> Result:
 
 def _source(call: Call) -> Result:
     machine, state = call.machine, call.state
-    machine.emit(call.target, call.fields, call.place)
+    command = machine.emit(call.target, call.fields, call.place)
+    call.traced(command)
     words = call.plain
     _note_prelude(call, " ".join(words))
     if len(call.fields) < 2:
@@ -238,6 +252,8 @@ def _source(call: Call) -> Result:
     if machine.reading.count(target) >= 2 or len(machine.reading) >= 12:
         machine.note(NoteKind.UNSUPPORTED, f"{path} sources itself; not followed further", place)
         return Flow.NEXT, None
+    if machine.trace is not None:
+        machine.trace.enters(command, call.fields[1], target)
     before = state.positional
     if len(call.fields) > 2:
         state.positional = Positional(tuple(call.fields[2:]), path)

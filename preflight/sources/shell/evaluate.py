@@ -12,6 +12,7 @@ from preflight.sources.shell.document import Alt, Document, Lit, Place, Text
 from preflight.sources.shell.machine import Machine, OutOfSteps
 from preflight.sources.shell.state import Positional, State, from_environment
 from preflight.sources.shell.text import Field, hole, literal
+from preflight.sources.shell.trace import Trace
 
 #: Longer files are not launch scripts; what stands behind this is not read.
 LONGEST_SCRIPT = 400_000
@@ -29,6 +30,7 @@ def evaluate(
     *,
     environment: Mapping[str, Variable] | None = None,
     arguments: Sequence[Word] = (),
+    trace: Trace | None = None,
 ) -> Script:
     """Every command the script would run, as far as that can be told from files.
 
@@ -37,12 +39,13 @@ def evaluate(
         tree: where files it sources or runs are looked up.
         environment: variables known to be set when it starts; any other comes from outside.
         arguments: its positional parameters; with none given nobody knows them.
+        trace: is told how each command is written, for whoever wants to change it.
 
     Never raises: what defeats it becomes an unresolved value or a located note.
     """
     text = file.text
     document = Document.of_file(file.path, text[:LONGEST_SCRIPT])
-    machine = Machine(file, tree)
+    machine = Machine(file, tree, trace=trace)
     machine.documents[file.path] = document
     machine.reading.append(file.path)
     state = State()

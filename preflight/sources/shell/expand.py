@@ -41,12 +41,16 @@ _IN_HEREDOC = "$`\\\n"
 MOST_BRACES = 256
 
 
-def fields(machine: Machine, state: State, document: Document, nodes: Iterable[Node]) -> list[Field]:
-    """The words that a list of written words comes to."""
+def fields(
+    machine: Machine, state: State, document: Document, nodes: Iterable[Node], *, starts: list[int] | None = None
+) -> list[Field]:
+    """The words that a list of written words comes to; `starts` is told which of them is the first of each."""
     found: list[Field] = []
     separators = state.separators()
     for node in nodes:
         machine.step()
+        if starts is not None:
+            starts.append(len(found))
         if (plain := document.plain_word(node.start_byte, node.end_byte)) is not None:
             found.append(Field((plain,), plain.place))
             continue

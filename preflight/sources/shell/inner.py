@@ -340,6 +340,8 @@ def _run_file(machine: Machine, shell: State, state: State, path: Field, found: 
     if target in machine.reading:
         machine.note(NoteKind.UNSUPPORTED, f"{word} runs itself; not followed further", path.place)
         return
+    if machine.trace is not None:
+        machine.trace.enters(machine.outer[-1] if machine.outer else None, path, target)
     machine.reading.append(target)
     try:
         inside = files.document(machine, content)

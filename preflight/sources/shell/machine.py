@@ -11,6 +11,7 @@ from preflight.sources.base import Command, Directive, SourceFile, Tree, Word, W
 from preflight.sources.shell.document import Document, Place
 from preflight.sources.shell.state import State
 from preflight.sources.shell.text import Field, spelling_of, value_of
+from preflight.sources.shell.trace import Trace
 
 #: Statements, words and expansions looked at in one evaluation. A long launch script needs a few thousand.
 MOST_STEPS = 40_000
@@ -56,6 +57,7 @@ class Machine:
     quiet: int = 0
     background: bool = False
     pipe: str = ""
+    trace: Trace | None = None
     _noted: set[tuple[str, int, int]] = field(default_factory=set)
 
     def step(self, cost: int = 1) -> None:

@@ -12,33 +12,14 @@ from preflight_rules.paddle.fleet import once
 from preflight_rules.paddle.fluid import of
 from preflight_rules.paddle.paddle_ps import endpoints
 from preflight_rules.reading import deciding, host_of, numbers, placed, quoted, texts, undecided
+from reference_trainer.ps.sharding import FLOAT_BYTES, LEAST_BLOCK, OPTIMIZER_SLOTS, bytes_held
 
-#: Elements below which the transpiler does not cut a parameter (DistributeTranspilerConfig, Fluid 0.14 to 1.8).
-_LEAST_BLOCK = 8192
-_FLOAT_BYTES = 4
 #: Shares smaller than this cost nothing, however unequal they are.
 _NEGLIGIBLE_BYTES = 2**20
 #: More servers than this are a mistake that other rules name.
 _MOST_SERVERS = 10_000
-#: What an optimizer keeps for each parameter beside its value; for others none is assumed.
-_SLOTS = {"Momentum": 1, "Adagrad": 1, "RMSProp": 2, "Adam": 2, "Adamax": 2, "Ftrl": 2, "LarsMomentum": 1}
 #: A table of this size that goes over the network at every step is slower than training.
 _LARGE_TABLE_BYTES = 64 * 2**20
-
-
-def blocks_of(shape: Sequence[int], servers: int, least: int) -> tuple[int, ...]:
-    """The sizes in elements into which the transpiler cuts one parameter for so many servers.
-
-    As `slice_variable` does it (fluid/transpiler/distribute_transpiler.py, 1.8.5): at most one block a server, none
-    below `least` elements, and a block of a matrix holds whole rows.
-    """
-    elements = math.prod(shape)
-    count = min(servers, max(1, elements // max(1, least)))
-    size = math.ceil(elements / count)
-    if len(shape) > 1:
-        row = math.prod(shape[1:])
-        size += -size % row
-    return tuple(min(size, elements - index * size) for index in range(math.ceil(elements / size)))
 
 
 def _sizes(claims: Sequence[Claim]) -> list[tuple[int, ...]]:
@@ -138,11 +119,11 @@ def _shares(
         return unknown(subject, "HashName gives blocks to servers by the hash of their names", at=transpiler)
     listed = endpoints(servers)
     count = len(listed) or min(numbers(servers[0].value), default=0)
-    least = said.get("min_block_size", _LEAST_BLOCK)
+    least = said.get("min_block_size", LEAST_BLOCK)
     sliced = said.get("slice_var_up", True) is not False
     if not 1 <= count <= _MOST_SERVERS or not isinstance(least, int):
         return unknown(subject, "the number of servers is not known", at=servers[0])
-    held = _dealt(_sizes(parameters), count, least if sliced else None)
+    held = bytes_held(_sizes(parameters), (), count, least=least if sliced else None)
     total, fullest = sum(held), max(held)
     empty = [index for index, share in enumerate(held) if not share]
     because = settings[0] if settings else transpiler
@@ -168,17 +149,6 @@ def _shares(
             else "Take a smaller min_block_size, or fewer servers.",
         )
     return passed(subject)
-
-
-def _dealt(shapes: Sequence[Sequence[int]], servers: int, least: int | None) -> list[int]:
-    """Bytes on each server when blocks are dealt out in turn; `least` is None where nothing is cut."""
-    held = [0] * servers
-    turn = 0
-    for shape in shapes:
-        for elements in blocks_of(shape, servers, least) if least is not None else (math.prod(shape),):
-            held[turn % servers] += elements * _FLOAT_BYTES
-            turn += 1
-    return held
 
 
 @rule(
@@ -240,8 +210,8 @@ def _fits(job: Job, subject: str, scope: Scope, tables: Sequence[Claim], there: 
         return open_end or passed(subject)
     listed = endpoints((servers,))
     optimizers = {text for claim in job.about("optimizer", scope) for text in texts(claim.value)} - {""}
-    slots = max((_SLOTS.get(name, 0) for name in optimizers), default=0)
-    total = sum(math.prod(shape) for shape in _sizes(tables)) * _FLOAT_BYTES * (1 + slots)
+    slots = max((OPTIMIZER_SLOTS.get(name, 0) for name in optimizers), default=0)
+    total = sum(math.prod(shape) for shape in _sizes(tables)) * FLOAT_BYTES * (1 + slots)
     hosts = [host_of(entry) for entry in listed]
     most = max((hosts.count(host) for host in hosts), default=0)
     mib = max(numbers(memory.value), default=0)
@@ -302,7 +272,7 @@ def large_table_sent_whole(job: Job) -> Iterator[Verdict]:
         if open_end is not None:
             yield open_end
             continue
-        size = math.prod(_sizes([table])[0]) * _FLOAT_BYTES
+        size = math.prod(_sizes([table])[0]) * FLOAT_BYTES
         if size < _LARGE_TABLE_BYTES or any(True in claim.alternatives for claim in sparse):
             yield passed(subject)
         else:

@@ -11,7 +11,11 @@ from typing import Any
 
 import pytest
 
-from preflight_checks.probes.links import Target, dial, listen
+from preflight_checks.probes import links
+from preflight_checks.probes.link_listener import listen
+from preflight_checks.probes.link_wire import FRAME, HELLO_BYTES, PAYLOAD, SEEN_BYTES, hello, receive, welcome
+from preflight_checks.probes.links import BULK_BYTES, Target, dial
+from preflight_checks.probes.names import Lookup
 
 TOKEN = "0" * 32
 
@@ -29,23 +33,29 @@ def listening(*ports: int) -> Iterator[dict[str, Any]]:
     thread = threading.Thread(target=listen, args=({"ports": list(ports), "lifetime_s": 6.0}, emit), daemon=True)
     thread.start()
     assert heard.wait(5)
-    yield said[0]
+    yield said[0]["listening"]
 
 
 @contextlib.contextmanager
-def stranger(serve: Callable[[socket.socket], None] | None) -> Iterator[int]:
-    """Another program on a port: `serve` handles one connection, None never accepts any."""
+def stranger(serve: Callable[[socket.socket], None] | None, buffer_bytes: int = 0) -> Iterator[int]:
+    """Another program on a port: `serve` handles each connection in turn, None never accepts any."""
     with socket.socket() as listener:
+        if buffer_bytes:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         if serve is not None:
             handle = serve
 
             def run() -> None:
-                with contextlib.suppress(OSError):
-                    accepted, _ = listener.accept()
-                    with accepted:
-                        handle(accepted)
+                with contextlib.suppress(OSError, EOFError):
+                    while True:
+                        accepted, _ = listener.accept()
+                        threading.Thread(target=one, args=(accepted,), daemon=True).start()
+
+            def one(accepted: socket.socket) -> None:
+                with accepted, contextlib.suppress(OSError, EOFError):
+                    handle(accepted)
 
             threading.Thread(target=run, daemon=True).start()
         yield listener.getsockname()[1]
@@ -59,11 +69,11 @@ def free_port() -> int:
 
 def fake(port: int) -> dict[str, Any]:
     """What a listener would have said that is not the one on `port`."""
-    return {"listening": {"token": TOKEN, "ephemeral": port, "ports": {}}}
+    return {"token": TOKEN, "free": port, "udp": 0, "ports": {}}
 
 
 def dialled(port: int, event: dict[str, Any], host: str = "127.0.0.1", **more: Any) -> Target:
-    params = {"targets": [{"label": "it", "host": host, "port": port}], "listening": event, **more}
+    params = {"targets": [{"peer": "b", "label": "it", "host": host, "port": port}], "listening": {"b": event}, **more}
     (target,) = dial(params).targets
     return target
 
@@ -72,29 +82,55 @@ def test_a_listener_answers_on_its_ports_and_on_a_free_one() -> None:
     port = free_port()
     with listening(port) as event:
         targets = [
-            {"label": "a", "host": "127.0.0.1", "port": 0},
-            {"label": "b", "host": "localhost", "port": port},
+            {"peer": "b", "label": "a", "host": "127.0.0.1", "port": 0},
+            {"peer": "b", "label": "b", "host": "localhost", "port": port},
         ]
-        found = dial({"targets": targets, "listening": event}).targets
-    assert [(t.label, t.status, t.arrived_bytes) for t in found] == [
-        ("a", "ok", 1 << 20),
-        ("b", "ok", 1 << 20),
-    ]
+        found = dial({"targets": targets, "listening": {"b": event}}).targets
+    assert [(t.label, t.status, t.arrived_bytes) for t in found] == [("a", "ok", BULK_BYTES), ("b", "ok", BULK_BYTES)]
+    assert (found[0].source, found[0].seen_as) == ("127.0.0.1", "127.0.0.1")
+    assert found[0].mss > 500 and found[0].path_mtu > 500
 
 
-def test_the_inner_part_of_the_event_will_do_too() -> None:
+def test_ipv6_is_dialled_where_it_is_there() -> None:
     with listening() as event:
-        assert dialled(0, event["listening"]).status == "ok"
+        found = dialled(0, event, host="::1")
+    assert (found.status, found.seen_as) in (("ok", "::1"), ("no-route", ""))
 
 
-def test_only_the_small_message_is_sent_when_bulk_is_off() -> None:
+def test_of_several_addresses_the_one_that_answers_counts_and_the_others_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(links, "lookup", lambda host, limit_s: Lookup(host, ["127.0.0.9", "127.0.0.1"]))
+    with listening() as event, socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        event["free"] = other.getsockname()[1]
+        found = dialled(0, event, host="two-addresses", budget_s=0.5)
+    assert found.address == "127.0.0.1" and found.passed_over == ["127.0.0.9 refused"]
+
+
+def test_a_peer_that_could_not_listen_is_unbound_with_its_reason() -> None:
+    targets = [{"peer": "c", "label": "it", "host": "127.0.0.1", "port": 0}]
+    (found,) = dial({"targets": targets, "listening": {}, "unheard": {"c": "the node is out of processes"}}).targets
+    assert (found.status, found.detail) == ("unbound", "the node is out of processes")
+
+
+def test_what_the_budget_does_not_reach_is_untried() -> None:
     with listening() as event:
-        assert dialled(0, event, bulk_bytes=0).arrived_bytes == 64
+        late = {"peer": "b", "label": "late", "host": "127.0.0.1", "port": 0, "after_s": 5.0}
+        (found,) = dial({"targets": [late], "listening": {"b": event}, "budget_s": 0.2}).targets
+    assert found.status == "untried"
+
+
+def test_nothing_is_sent_when_bulk_is_off() -> None:
+    with listening() as event:
+        found = dialled(0, event, bulk_bytes=0)
+    assert (found.status, found.arrived_bytes) == ("ok", 0)
 
 
 def test_a_port_that_is_taken_is_reported_and_the_rest_still_works() -> None:
     with stranger(None) as taken, listening(taken) as event:
-        assert event["listening"]["ports"][str(taken)]
+        assert event["ports"][str(taken)]
         found = dialled(taken, event)
         assert found.status == "unbound" and "in use" in found.detail
         assert dialled(0, event).status == "ok"
@@ -111,7 +147,7 @@ def test_a_name_nobody_knows_is_unresolved() -> None:
 
 def test_a_program_that_never_reads_is_silent() -> None:
     with stranger(None) as port:
-        found = dialled(0, fake(port), connect_s=0.3)
+        found = dialled(0, fake(port), budget_s=0.5)
     assert found.status == "silent" and found.took_s < 2
 
 
@@ -149,7 +185,7 @@ def test_another_program_that_hangs_up_is_a_stranger() -> None:
 
 def test_the_listener_of_another_run_is_a_stranger() -> None:
     with listening() as event:
-        other = fake(event["listening"]["ephemeral"])
+        other = fake(event["free"])
         found = dialled(0, other)
     assert found.status == "stranger"
 
@@ -158,66 +194,60 @@ def greeted(then: Callable[[socket.socket], None]) -> Callable[[socket.socket], 
     """A listener that greets properly and then does something else."""
 
     def serve(stream: socket.socket) -> None:
-        stream.sendall(stream.recv(1000))
+        receive(stream, HELLO_BYTES)
+        stream.sendall(welcome(TOKEN.encode(), "127.0.0.1"))
         then(stream)
 
     return serve
 
 
+def only_up_to(limit: int, done: threading.Event) -> Callable[[socket.socket], None]:
+    """Takes and acknowledges messages up to this size, and of a larger one reads nothing more."""
+
+    def serve(stream: socket.socket) -> None:
+        while True:
+            _, size = FRAME.unpack(receive(stream, FRAME.size))
+            if size > limit:
+                done.wait(6)
+                return
+            receive(stream, size)
+            stream.sendall(FRAME.pack(PAYLOAD, size))
+
+    return greeted(serve)
+
+
 def test_small_payloads_that_arrive_and_large_ones_that_do_not() -> None:
     done = threading.Event()
-
-    def lossy(stream: socket.socket) -> None:
-        # Acknowledges what a path with an MTU of 1500 would let through, and then nothing more.
-        for size in (64, 1200, 1400):
-            left = 4 + size
-            while left:
-                left -= len(stream.recv(left))
-            stream.sendall(size.to_bytes(4, "big"))
-        done.wait(5)
-
-    with stranger(greeted(lossy)) as port:
-        found = dialled(0, fake(port), bulk_s=1.5)
+    with stranger(only_up_to(1400, done), buffer_bytes=4096) as port:
+        found = dialled(0, fake(port), bulk_s=1.5, bulk_bytes=8 << 20)
     done.set()
     assert (found.status, found.arrived_bytes, found.lost_bytes) == ("stalled", 1400, 2000)
-    assert found.took_s < 3
 
 
 def test_a_transfer_that_still_moves_is_slow_not_stalled() -> None:
-    stop = threading.Event()
-
     def trickle(stream: socket.socket) -> None:
-        stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        for size in (64, 1200, 1400, 2000, 4000, 8000, 16000, 65536):
-            left = 4 + size
-            while left:
-                left -= len(stream.recv(left))
-            stream.sendall(size.to_bytes(4, "big"))
-        while not stop.wait(0.02):
-            if not stream.recv(8192):
-                return
+        while stream.recv(8192):
+            time.sleep(0.02)
 
-    with stranger(greeted(trickle)) as port:
+    with stranger(greeted(trickle), buffer_bytes=4096) as port:
         found = dialled(0, fake(port), bulk_s=1.3, bulk_bytes=8 << 20)
-    stop.set()
     assert (found.status, found.lost_bytes) == ("slow", 8 << 20)
 
 
 def test_a_stop_behind_full_frames_is_no_matter_of_their_size() -> None:
     done = threading.Event()
-
-    def tired(stream: socket.socket) -> None:
-        for size in (64, 1200, 1400, 2000, 4000, 8000, 16000):
-            left = 4 + size
-            while left:
-                left -= len(stream.recv(left))
-            stream.sendall(size.to_bytes(4, "big"))
-        done.wait(5)
-
-    with stranger(greeted(tired)) as port:
-        found = dialled(0, fake(port), bulk_s=1.2)
+    with stranger(only_up_to(16000, done), buffer_bytes=4096) as port:
+        found = dialled(0, fake(port), bulk_s=1.2, bulk_bytes=8 << 20)
     done.set()
     assert (found.status, found.arrived_bytes) == ("slow", 16000)
+
+
+def test_a_program_that_is_busy_behind_a_kernel_that_took_all_is_no_matter_of_frames() -> None:
+    def late(stream: socket.socket) -> None:
+        time.sleep(1.0)
+
+    with stranger(greeted(late)) as port:
+        assert dialled(0, fake(port), bulk_s=0.6).status in ("slow", "reset")
 
 
 def test_a_reset_during_the_payload_says_so() -> None:
@@ -230,7 +260,7 @@ def test_a_reset_during_the_payload_says_so() -> None:
 
 def test_strangers_get_nothing_from_our_listener() -> None:
     with listening() as event:
-        with socket.create_connection(("127.0.0.1", event["listening"]["ephemeral"]), 2) as stream:
+        with socket.create_connection(("127.0.0.1", event["free"]), 2) as stream:
             stream.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" + b" " * 100)
             stream.settimeout(3)
             with contextlib.suppress(ConnectionResetError):
@@ -240,14 +270,56 @@ def test_strangers_get_nothing_from_our_listener() -> None:
 
 def test_a_listener_ends_by_itself() -> None:
     ended = listen({"ports": [], "lifetime_s": 0.05}, lambda event: None)
-    assert ended.connections == 0
+    assert len(ended.token) == 32 and ended.free > 0
 
 
 @pytest.mark.parametrize("count", [8])
 def test_targets_are_dialled_at_once(count: int) -> None:
     with stranger(None) as port:
-        targets = [{"label": str(i), "host": "127.0.0.1", "port": 0} for i in range(count)]
+        targets = [{"peer": "b", "label": str(i), "host": "127.0.0.1", "port": 0} for i in range(count)]
         began = time.monotonic()
-        found = dial({"targets": targets, "listening": fake(port), "connect_s": 0.4}).targets
-    assert time.monotonic() - began < 1.5
+        found = dial({"targets": targets, "listening": {"b": fake(port)}, "budget_s": 0.5}).targets
+    assert time.monotonic() - began < 3
     assert [item.label for item in found] == [str(i) for i in range(count)]
+
+
+def test_what_is_no_frame_ends_the_connection_and_nothing_else() -> None:
+    with listening() as event:
+        for nonsense in (b"X" + b"\xff" * 4, FRAME.pack(b"C", 2) + b"[]", FRAME.pack(b"C", 5) + b"hello"):
+            with socket.create_connection(("127.0.0.1", event["free"]), 2) as stream:
+                stream.sendall(hello(event["token"]))
+                receive(stream, HELLO_BYTES + SEEN_BYTES)
+                stream.sendall(nonsense)
+                stream.settimeout(3)
+                with contextlib.suppress(ConnectionResetError):
+                    assert stream.recv(100) == b""
+        assert dialled(0, event).status == "ok"
+
+
+def test_a_knock_is_told_once_by_who_hears_it_though_no_connection_is_answered() -> None:
+    said: list[dict[str, Any]] = []
+    ready, heard = threading.Event(), threading.Event()
+
+    def emit(event: dict[str, Any]) -> None:
+        said.append(event)
+        (heard if "heard" in event else ready).set()
+
+    threading.Thread(target=listen, args=({"ports": [], "lifetime_s": 6.0}, emit), daemon=True).start()
+    assert ready.wait(5)
+    event = said[0]["listening"]
+    with socket.socket() as full:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        waiting = [socket.socket() for _ in range(4)]
+        try:
+            for item in waiting:
+                item.setblocking(False)
+                item.connect_ex(full.getsockname())
+            target = {"peer": "b", "label": "it", "host": "127.0.0.1", "port": 0, "knock": "0123456789abcdef"}
+            where = {**event, "free": full.getsockname()[1]}
+            (found,) = dial({"targets": [target], "listening": {"b": where}, "connect_s": 0.3}).targets
+        finally:
+            for item in waiting:
+                item.close()
+    assert found.status == "filtered" and heard.wait(2)
+    assert [item for item in said if "heard" in item] == [{"heard": "0123456789abcdef"}]

@@ -10,10 +10,11 @@ from types import ModuleType
 import pytest
 
 from preflight.node.wire import ProbeUnavailable
+from preflight_checks.probes import built
 from preflight_checks.probes.gpus import gpus, kernel_driver
 from preflight_checks.probes.limits import limits
-from preflight_checks.probes.packages import packages, parse_version_file
-from preflight_checks.probes.paths import file_system, path_state
+from preflight_checks.probes.packages import packages
+from preflight_checks.probes.paths import path_state
 
 PROPRIETARY = (
     "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\n"
@@ -116,17 +117,12 @@ def test_packages_are_read_without_importing_them(monkeypatch: pytest.MonkeyPatc
     info = tmp_path / "torch-2.7.1+cu128.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.7.1+cu128\n")
-    compat = tmp_path / "compat"
-    compat.mkdir()
-    (compat / "libcuda.so.1").touch()
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "torch", raising=False)
-    monkeypatch.setenv("LD_LIBRARY_PATH", f"/nowhere:{compat}")
     found = packages({})
     assert found.torch is not None
     assert (found.torch.version, found.torch.cuda, found.torch.commit) == ("2.7.1+cu128", "12.8", "abc")
     assert found.versions["torch"] == "2.7.1+cu128"
-    assert str(compat) in found.forward_compatibility
     assert "torch" not in sys.modules
 
 
@@ -139,13 +135,17 @@ def test_packages_are_read_without_importing_them(monkeypatch: pytest.MonkeyPatc
         ("", "", ""),
     ],
 )
-def test_version_files_of_torch_and_paddle(text: str, cuda: str, version: str) -> None:
-    found = parse_version_file(text)
-    assert found is not None and (found.cuda, found.version) == (cuda, version)
+def test_version_files_of_torch_and_paddle(text: str, cuda: str, version: str, tmp_path: Path) -> None:
+    for framework, file in (("torch", "version.py"), ("paddle", "version/__init__.py")):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text(text)
+        said = built.said_of(framework, str(tmp_path))
+        assert (said.get("cuda", ""), said.get("version", "")) == (cuda, version)
 
 
-def test_what_is_no_python_says_nothing() -> None:
-    assert parse_version_file("cuda = '12.8' (") is None
+def test_what_is_no_python_says_nothing(tmp_path: Path) -> None:
+    (tmp_path / "version.py").write_text("cuda = '12.8' (")
+    assert built.said_of("torch", str(tmp_path)) == {}
 
 
 def test_limits_of_this_process() -> None:
@@ -189,19 +189,3 @@ def test_missing_and_dangling_are_told_apart(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("nowhere")
     assert path_state({"path": str(tmp_path / "none")}).problem == "missing"
     assert path_state({"path": str(tmp_path / "link")}).problem == "dangling"
-
-
-MOUNTS = """/dev/sda1 / ext4 rw 0 0
-tmpfs /dev/shm tmpfs rw 0 0
-mds:/data /data lustre rw,flock 0 0
-nas:/x /mnt/with\\040space nfs4 rw 0 0
-"""
-
-
-@pytest.mark.parametrize(
-    ("path", "kind"),
-    [("/data/train", "lustre"), ("/database", "ext4"), ("/mnt/with space/a", "nfs4"), ("/", "ext4")],
-)
-def test_the_file_system_a_path_lies_on(path: str, kind: str) -> None:
-    assert file_system(path, MOUNTS) == kind
-    assert file_system(path, "") == ""

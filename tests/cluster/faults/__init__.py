@@ -3,56 +3,126 @@
 `with faults.drop_port(cluster.node("node3"), 29500): ...`
 """
 
+from .addresses import extra_address, extra_interface, moved_address, no_address
 from .base import FaultUnavailable
-from .gpus import driver_version, gpu_config, gpu_lost, nvml_absent
+from .context import home_file, nccl_conf, session_variables
+from .disks import (
+    closed_file,
+    dangling_link,
+    folder_instead,
+    hung_mount,
+    no_inodes,
+    read_only,
+    small_disk,
+)
+from .gpus import (
+    cuda_library,
+    driver_files,
+    driver_version,
+    gpu_config,
+    gpu_count,
+    gpu_lost,
+    gpu_state,
+    gpu_wedged,
+    nvml_absent,
+    nvml_error,
+    nvml_wedged,
+)
+from .groups import cpu_quota, cpu_set, memory_limit, process_limit
+from .kernel_files import kernel_file
 from .links import (
+    delayed,
+    duplicate_address,
     interface_mtu,
     link_down,
     mtu_black_hole,
     node_down,
+    off_the_switch,
     rename_interface,
+    routed_over_management,
     slow_link,
     unplugged,
 )
-from .packets import drop_between, drop_port, only_ports, packet_loss, reject_port
+from .packets import drop_between, drop_of_group, drop_port, lose_everything, only_ports, packet_loss, reject_port
+from .rdma import rdma_devices
 from .services import (
     clock_offset,
     hosts_entry,
     hosts_missing,
     login_noise,
     low_limits,
+    own_file,
     port_in_use,
     sshd_frozen,
     sshd_stopped,
 )
+from .stack import Torch, installed, library, management_tool
 from .storage import file_content, full_disk, missing_file, small_shm
 
 __all__ = [
     "FaultUnavailable",
+    "Torch",
     "clock_offset",
+    "closed_file",
+    "cpu_quota",
+    "cpu_set",
+    "cuda_library",
+    "dangling_link",
+    "delayed",
+    "driver_files",
     "driver_version",
     "drop_between",
+    "drop_of_group",
     "drop_port",
+    "duplicate_address",
+    "extra_address",
+    "extra_interface",
     "file_content",
+    "folder_instead",
     "full_disk",
     "gpu_config",
+    "gpu_count",
     "gpu_lost",
+    "gpu_state",
+    "gpu_wedged",
+    "home_file",
     "hosts_entry",
     "hosts_missing",
+    "hung_mount",
+    "installed",
     "interface_mtu",
+    "kernel_file",
+    "library",
     "link_down",
     "login_noise",
+    "lose_everything",
     "low_limits",
+    "management_tool",
+    "memory_limit",
     "missing_file",
+    "moved_address",
     "mtu_black_hole",
+    "nccl_conf",
+    "no_address",
+    "no_inodes",
     "node_down",
     "nvml_absent",
+    "nvml_error",
+    "nvml_wedged",
+    "off_the_switch",
     "only_ports",
+    "own_file",
     "packet_loss",
     "port_in_use",
+    "process_limit",
+    "rdma_devices",
+    "read_only",
     "reject_port",
     "rename_interface",
+    "routed_over_management",
+    "session_variables",
     "slow_link",
+    "small_disk",
     "small_shm",
     "sshd_frozen",
     "sshd_stopped",

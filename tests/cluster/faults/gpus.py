@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from ..gpus import CONFIGURATION, LIBRARY, Gpus, NvmlError
+from ..gpus import CONFIGURATION, CUDA_LIBRARY, LIBRARY, Gpus, NvmlError
 from ..node import Node
 from .base import FaultUnavailable, edited
 
-__all__ = ["driver_version", "gpu_config", "gpu_lost", "nvml_absent"]
+__all__ = [
+    "cuda_library",
+    "driver_files",
+    "driver_version",
+    "gpu_config",
+    "gpu_count",
+    "gpu_lost",
+    "gpu_state",
+    "gpu_wedged",
+    "nvml_absent",
+    "nvml_error",
+    "nvml_wedged",
+]
+
+#: So long hangs what hangs: longer than any deadline.
+_FOREVER_S = 600
+_numbers = itertools.count(1)
 
 
 @contextmanager
@@ -22,16 +39,68 @@ def gpu_config(node: Node, gpus: Gpus) -> Iterator[None]:
 
 @contextmanager
 def driver_version(node: Node, version: str, *, cuda: int | None = None) -> Iterator[None]:
-    """The node has another driver, and where given another CUDA driver version (12020 is 12.2)."""
+    """The node has another driver, whole, and where given another CUDA driver version (12020 is 12.2)."""
     changes = {"driver": version} | ({} if cuda is None else {"cuda": str(cuda)})
-    with _changed(node, changes):
+    with _changed(node, changes), cuda_library(node, version):
         yield
+
+
+@contextmanager
+def cuda_library(node: Node, version: str | None, *, empty: bool = False) -> Iterator[None]:
+    """The node's libcuda.so.1 is that of this version, or a file of no bytes, or (None) is not there."""
+    _require_stub(node)
+    aside = f"{CUDA_LIBRARY}.aside"
+    node.must(["mv", CUDA_LIBRARY, aside])
+    mine = CUDA_LIBRARY.replace(".1", f".{version}")
+    try:
+        if empty:
+            node.must(["sh", "-c", f": > {CUDA_LIBRARY}"])
+        elif version is not None:
+            node.must(["sh", "-c", f"[ -e {mine} ] || cp -L {aside} {mine}; ln -s {mine} {CUDA_LIBRARY}"])
+        yield
+    finally:
+        node.must(["mv", "-f", aside, CUDA_LIBRARY])
 
 
 @contextmanager
 def gpu_lost(node: Node, index: int) -> Iterator[None]:
     """Device `index` has fallen off the bus: it counts, but every question about it fails."""
     with _changed(node, {f"gpu{index}.error": str(NvmlError.GPU_IS_LOST)}):
+        yield
+
+
+@contextmanager
+def gpu_state(node: Node, index: int, **state: int | str) -> Iterator[None]:
+    """Device `index` answers these values, by the keys of `stub_nvml.c`; `error:4` is a refusal."""
+    with _changed(node, {f"gpu{index}.{key}": str(value) for key, value in state.items()}):
+        yield
+
+
+@contextmanager
+def gpu_wedged(node: Node, index: int, key: str) -> Iterator[None]:
+    """The question for `key` of device `index` hangs in the driver."""
+    with gpu_state(node, index, **{key: f"wedge:{_FOREVER_S}"}):
+        yield
+
+
+@contextmanager
+def gpu_count(node: Node, count: int) -> Iterator[None]:
+    """The node lists this many devices, the first of those it had."""
+    with _changed(node, {"count": str(count)}):
+        yield
+
+
+@contextmanager
+def nvml_error(node: Node, code: int) -> Iterator[None]:
+    """NVML cannot be initialised and answers this nvmlReturn_t; see `NvmlError`."""
+    with _changed(node, {"init_error": str(code)}):
+        yield
+
+
+@contextmanager
+def nvml_wedged(node: Node) -> Iterator[None]:
+    """NVML's initialisation hangs."""
+    with _changed(node, {"init_error": f"wedge:{_FOREVER_S}"}):
         yield
 
 
@@ -60,3 +129,17 @@ def _changed(node: Node, changes: dict[str, str]) -> Iterator[None]:
 def _require_stub(node: Node) -> None:
     if not node.path(CONFIGURATION).exists():
         raise FaultUnavailable(f"{node.name} has no virtual GPUs: Cluster(..., gpus=2)")
+
+
+@contextmanager
+def driver_files(node: Node, files: Mapping[str, str]) -> Iterator[None]:
+    """On this node /proc/driver holds these files, as drivers of devices that are not there would have it."""
+    instead = f"/run/faults/drivers-{next(_numbers)}"
+    for name, text in files.items():
+        node.write_text(f"{instead}/{name}", text)
+    node.must(["mount", "--bind", instead, "/proc/driver"])
+    try:
+        yield
+    finally:
+        node.must(["umount", "-l", "/proc/driver"])
+        node.must(["rm", "-rf", instead])

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 from ..node import Node, wait_until
 from .base import FaultUnavailable
 from .services import sshd_stopped
 
 __all__ = [
+    "delayed",
+    "duplicate_address",
     "interface_mtu",
     "link_down",
     "mtu_black_hole",
     "node_down",
+    "off_the_switch",
     "offloads_off",
     "rename_interface",
+    "routed_over_management",
     "slow_link",
     "unplugged",
 ]
 
+_RELAY = Path(__file__).with_name("relay.py")
 _JUMBO = 9000
 _ORDINARY = 1500
 
@@ -45,6 +53,17 @@ def unplugged(node: Node, interface: str) -> Iterator[None]:
     finally:
         node.fabric.must(["ip", "link", "set", port, "up"])
         _wait_for_carrier(node, interface)
+
+
+@contextmanager
+def off_the_switch(node: Node) -> Iterator[None]:
+    """The switch does not pass on what the node sends and gets, though the port has a carrier: a wrong VLAN, say."""
+    port = node.place.fabric_ports["eth0"]
+    node.fabric.must(["ip", "link", "set", port, "nomaster"])
+    try:
+        yield
+    finally:
+        node.fabric.must(["ip", "link", "set", port, "master", "data"])
 
 
 @contextmanager
@@ -105,6 +124,68 @@ def slow_link(node: Node, megabits_per_s: int) -> Iterator[None]:
         yield
     finally:
         node.must(["tc", "qdisc", "del", "dev", "eth0", "root"])
+
+
+@contextmanager
+def delayed(node: Node, milliseconds: float, *, jitter: float = 0.0) -> Iterator[None]:
+    """Every frame from and to the node's data interface takes so much longer, give or take up to `jitter`.
+
+    A program stands between the switch and the node's cable, since many kernels have no netem; it carries about
+    100 Mbit/s.
+    """
+    port = node.place.fabric_ports["eth0"]
+    ends = (f"{port}-in", f"{port}-out")
+    everybody = [node, *node.peers]
+    with ExitStack() as undo:
+        undo.enter_context(offloads_off(everybody))
+        for host in everybody:
+            # Frames that a program passes on must carry their checksums.
+            undo.callback(host.must, ["ethtool", "-K", "eth0", "tx", "on"])
+            host.must(["ethtool", "-K", "eth0", "tx", "off"])
+        node.fabric.must(["ip", "link", "add", ends[0], "type", "veth", "peer", "name", ends[1]])
+        undo.callback(node.fabric.must, ["ip", "link", "del", ends[0]])
+        node.fabric.must(["ip", "link", "set", port, "nomaster"])
+        undo.callback(node.fabric.must, ["ip", "link", "set", port, "master", "data"])
+        node.fabric.must(["ip", "link", "set", ends[1], "master", "data", "up"])
+        node.fabric.must(["ip", "link", "set", ends[0], "up"])
+        command = [sys.executable, "-I", "-S", str(_RELAY), port, ends[0], str(milliseconds), str(jitter)]
+        relay = undo.enter_context(node.fabric.popen(command, stdin=subprocess.PIPE))
+        undo.callback(relay.kill_session)
+        assert relay.stdout is not None and relay.stderr is not None
+        if relay.stdout.readline() != "relaying\n":
+            raise FaultUnavailable(f"no program may stand in the cable here: {relay.stderr.read().strip()}")
+        yield
+
+
+@contextmanager
+def duplicate_address(node: Node) -> Iterator[None]:
+    """A machine outside the cluster has the address of the node's data interface, and answers for it, too."""
+    port = f"dup-{node.place.index}"
+    with ExitStack() as undo:
+        node.fabric.must(["ip", "link", "add", port, "type", "veth", "peer", "name", f"{port}-sw"])
+        undo.callback(node.fabric.must, ["ip", "link", "del", port])
+        node.fabric.must(["ip", "link", "set", f"{port}-sw", "master", "data", "up"])
+        # The namespace of the switches has no address of its own on this network.
+        node.fabric.must(["ip", "address", "add", f"{node.data_address}/16", "dev", port])
+        node.fabric.must(["ip", "link", "set", port, "up"])
+        for host in node.peers:
+            # Everybody asks anew, as after minutes of silence.
+            host.run(["ip", "neigh", "flush", "to", node.data_address])
+        yield
+        for host in node.peers:
+            undo.callback(host.run, ["ip", "neigh", "flush", "to", node.data_address])
+
+
+@contextmanager
+def routed_over_management(node: Node) -> Iterator[None]:
+    """The node sends to its peers' data addresses over the management network, as after a wrong static route."""
+    nodes = [peer for peer in node.peers if peer.place.kind == "node"]
+    with ExitStack() as undo:
+        for peer in nodes:
+            route = [peer.data_address, "via", peer.management_address, "dev", "eth1"]
+            node.must(["ip", "route", "add", *route])
+            undo.callback(node.must, ["ip", "route", "del", *route])
+        yield
 
 
 @contextmanager

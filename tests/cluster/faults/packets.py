@@ -13,7 +13,7 @@ from typing import Literal
 from ..node import Node
 from .links import offloads_off
 
-__all__ = ["drop_between", "drop_port", "only_ports", "packet_loss", "reject_port"]
+__all__ = ["drop_between", "drop_of_group", "drop_port", "lose_everything", "only_ports", "packet_loss", "reject_port"]
 
 _numbers = itertools.count(1)
 _SYN = "tcp flags & (syn | ack) == syn"
@@ -53,6 +53,21 @@ def drop_between(a: Node, b: Node) -> Iterator[None]:
     source = _from(a, "in")
     rules = [f"{source}{_SYN} drop", f"{source}meta l4proto udp drop", f"{source}icmp type echo-request drop"]
     with _rules(b, "in", rules):
+        yield
+
+
+@contextmanager
+def lose_everything(a: Node, b: Node) -> Iterator[None]:
+    """Nothing that `a` sends arrives at `b`, answers neither: neither of them can connect to the other."""
+    with _rules(b, "in", [f"{_from(a, 'in')}drop"]):
+        yield
+
+
+@contextmanager
+def drop_of_group(node: Node, group: int, peer: Node) -> Iterator[None]:
+    """What programs of this Unix group send from `node` to `peer` over TCP vanishes; everybody else's does not."""
+    rule = f"meta skgid {group} ip daddr {{ {peer.data_address}, {peer.management_address} }} meta l4proto tcp drop"
+    with _rules(node, "out", [rule]):
         yield
 
 

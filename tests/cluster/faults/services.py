@@ -19,6 +19,7 @@ __all__ = [
     "hosts_missing",
     "login_noise",
     "low_limits",
+    "own_file",
     "port_in_use",
     "sshd_frozen",
     "sshd_stopped",
@@ -78,6 +79,13 @@ def hosts_entry(node: Node, name: str, address: str) -> Iterator[None]:
 def hosts_missing(node: Node, name: str) -> Iterator[None]:
     """This node cannot resolve `name`."""
     with edited(node, "/etc/hosts", _hosts_without(node, name)):
+        yield
+
+
+@contextmanager
+def own_file(node: Node, path: str, text: str) -> Iterator[None]:
+    """One of the node's own files (below /etc, /run) has this text, such as /etc/resolv.conf."""
+    with edited(node, path, text):
         yield
 
 

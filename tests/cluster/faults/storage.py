@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 
 from ..node import Node
 
-__all__ = ["file_content", "full_disk", "missing_file", "small_shm"]
+__all__ = ["file_content", "full_disk", "missing_file", "own_copy_of_folder", "small_shm"]
 
 _numbers = itertools.count(1)
 
@@ -17,7 +17,7 @@ _numbers = itertools.count(1)
 @contextmanager
 def missing_file(node: Node, path: str) -> Iterator[None]:
     """The file or folder does not exist on this node. The machine's own is not touched."""
-    with _own_copy_of_folder(node, path):
+    with own_copy_of_folder(node, path):
         node.must(["rm", "-r", "--", path])
         yield
 
@@ -25,7 +25,7 @@ def missing_file(node: Node, path: str) -> Iterator[None]:
 @contextmanager
 def file_content(node: Node, path: str, text: str) -> Iterator[None]:
     """The file has another text on this node, or exists on this node alone."""
-    with _own_copy_of_folder(node, path):
+    with own_copy_of_folder(node, path):
         node.must(["tee", "--", path], input=text)
         yield
 
@@ -63,7 +63,7 @@ def _resized(node: Node, folder: str, size_bytes: int) -> Iterator[None]:
 
 
 @contextmanager
-def _own_copy_of_folder(node: Node, path: str) -> Iterator[None]:
+def own_copy_of_folder(node: Node, path: str) -> Iterator[None]:
     """Let the node change the folder of `path`, in memory, unseen by the machine and other nodes."""
     folder = PurePosixPath(path).parent
     if not folder.is_absolute() or str(folder) in ("/", "/run") or set(str(folder)) & set(":,\\"):

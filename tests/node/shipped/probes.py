@@ -131,3 +131,17 @@ def keep_orphan(params: dict[str, Any]) -> bool:
     daemon = int(os.read(reading, 99))
     time.sleep(1.2)
     return process.stat_of(daemon) is not None
+
+
+_TIMES: list[int] = []
+
+
+def first_time(params: dict[str, Any]) -> bool:
+    """Whether nobody was here before in this process or its parents."""
+    _TIMES.append(1)
+    os.environ["FIRST_TIME"] = os.environ.get("FIRST_TIME", "") + "1"
+    return len(_TIMES) == 1 and os.environ["FIRST_TIME"] == "1"
+
+
+def own_pid(params: dict[str, Any]) -> int:
+    return os.getpid()

@@ -13,7 +13,11 @@ HEADER = "#!/bin/bash\n#SBATCH --nodes=4\n#SBATCH --ntasks-per-node=8\n#SBATCH -
 
 def test_directives_speak_of_the_whole_job() -> None:
     reading = read(HEADER + "#SBATCH -t 1-12 --mem=64G -p gpu -c 6 -w n[01-02,07]\necho hello")
-    found = {c.quantity: c for c in reading.claims}
+    found = {c.quantity: c for c in reading.claims if c.quantity != "batch_option"}
+    asked = ("--nodes=4", "--ntasks-per-node=8", "--gres=gpu:a100:8", "--time=1-12", "--mem=64G", "--partition=gpu")
+    asked += ("--cpus-per-task=6", "--nodelist=n[01-02,07]")
+    stated = {c.value for c in reading.claims if c.quantity == "batch_option"}
+    assert stated <= {Known(option) for option in asked} and Known("--nodelist=n[01-02,07]") in stated
     assert {name: c.value for name, c in found.items()} == {
         "nodes": Known(4),
         "tasks_per_node": Known(8),

@@ -1,0 +1,157 @@
+"""Facts of many ssh nodes: `preflight check --until node` against `ansible -m setup` and pyinfra's facts.
+
+`python -m benchmarks node_facts [NODES...]`, on virtual nodes of one machine (tests/cluster). Both peers are installed
+into a folder of their own (`$PREFLIGHT_PEERS`, or a temporary one) at the versions below. Everybody may work on all
+nodes at once and keeps its connections (ControlPersist) for the second round. A virtual node has no processor of its
+own: what is compared is the work of head and nodes together, as wall time and as processor time of all of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.cluster import Cluster
+from tests.end_to_end.running import ROOT, THIS_CHECKOUT, give_shards, write_job
+
+PEERS = ("ansible-core==2.19.14", "pyinfra==3.10.0")
+#: pyinfra's facts that take no argument and tell of a Linux host what `setup` tells too.
+PYINFRA = (
+    *(f"server.{name}" for name in ("Hostname", "Kernel", "KernelVersion", "Os", "OsRelease", "Arch", "Date", "Users")),
+    *(f"server.{name}" for name in ("LinuxDistribution", "Mounts", "KernelModules", "Sysctl", "Groups", "Selinux")),
+    *(f"hardware.{name}" for name in ("Cpus", "Memory", "BlockDevices", "NetworkDevices", "Ipv4Addrs", "Ipv6Addrs")),
+)
+COUNTS = (16, 64)
+LIMIT_S = 600
+
+
+@dataclass(frozen=True)
+class Took:
+    """One run: wall and processor seconds, and how many values it brought from each node."""
+
+    wall_s: float
+    cpu_s: float
+    values: int
+
+
+def main() -> int:
+    """Print a table for each number of nodes."""
+    counts = [int(word) for word in sys.argv[1:]] or COUNTS
+    _apart()
+    with tempfile.TemporaryDirectory(prefix="preflight-facts-") as folder:
+        peers = Path(os.environ.get("PREFLIGHT_PEERS", f"{folder}/peers"))
+        if not (peers / "bin" / "ansible").exists():
+            venv.create(peers, with_pip=True)
+            subprocess.run([peers / "bin" / "pip", "install", "-q", *PEERS], check=True)
+        with tempfile.TemporaryDirectory(dir=ROOT, prefix=".node-facts-") as jobs:
+            for count in counts:
+                with Cluster(count) as cluster:
+                    give_shards(cluster.nodes)
+                    compare(cluster, count, Path(folder), Path(jobs), peers / "bin")
+    return 0
+
+
+def compare(cluster: Cluster, count: int, folder: Path, jobs: Path, peers: Path) -> None:
+    """Two rounds of every contestant, in turns."""
+    names = [node.name for node in cluster.nodes]
+    inventory = folder / "inventory"
+    inventory.write_text("".join(f"{name} ansible_python_interpreter={sys.executable}\n" for name in names))
+    (folder / "inventory.py").write_text(f"hosts = {names!r}\n")
+    job = write_job(jobs)
+    job.write_text(job.read_text().replace("--nnodes=4", f"--nnodes={count}"))
+    ssh = "-o ControlMaster=auto -o ControlPersist=60s"
+    ansible = {"ANSIBLE_FORKS": str(count), "ANSIBLE_PIPELINING": "True", "ANSIBLE_SSH_ARGS": ssh}
+    check = [sys.executable, "-m", "preflight", "check", str(job), "--hosts", f"{names[0]},{','.join(names[1:])}"]
+    check += ["--until", "node", "--save", str(jobs / "saved.json"), "--node-deadline", "60", "--open-deadline", "30"]
+    contestants: dict[str, tuple[dict[str, str], list[str], Callable[[str], int]]] = {
+        "ansible -m setup": (
+            ansible,
+            [str(peers / "ansible"), "all", "-i", str(inventory), "-m", "setup"],
+            _of_ansible,
+        ),
+        f"pyinfra, {len(PYINFRA)} facts": (
+            {},
+            [str(peers / "pyinfra"), str(folder / "inventory.py"), "fact", *PYINFRA],
+            lambda text: _of_pyinfra(text, count),
+        ),
+        "preflight, node alone": (THIS_CHECKOUT, check, lambda text: _of_preflight(jobs / "saved.json", count)),
+        "preflight, job context too": (
+            THIS_CHECKOUT,
+            [*check, "--trust-job", "--python", sys.executable],
+            lambda text: _of_preflight(jobs / "saved.json", count),
+        ),
+    }
+    found: dict[str, list[Took]] = {name: [] for name in contestants}
+    for _ in range(2):
+        for name, (environment, command, values) in contestants.items():
+            began, spent = time.perf_counter(), _busy_s()
+            done = cluster.head.run(command, cwd=str(ROOT), timeout=LIMIT_S, env={**environment, "LC_ALL": "C.UTF-8"})
+            wall_s, cpu_s = time.perf_counter() - began, _busy_s() - spent
+            if done.returncode not in (0, 1, 3):
+                raise RuntimeError(f"{name} ended with {done.returncode}: {done.stderr[-500:]}")
+            # pyinfra writes what it found to standard error.
+            found[name].append(Took(wall_s, cpu_s, values(done.stdout or done.stderr)))
+    load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
+    print(f"\nfacts of {count} nodes (load average at the end {load}; {os.cpu_count()} processors)")
+    print(f"  {'':<28}{'cold s':>8}{'again s':>9}{'cpu s':>8}{'values':>8}{'ansible is':>12}")
+    base = found["ansible -m setup"][1].wall_s
+    for name, (cold, again) in found.items():
+        ratio = f"{base / again.wall_s:.1f} x"
+        print(f"  {name:<28}{cold.wall_s:>8.2f}{again.wall_s:>9.2f}{again.cpu_s:>8.1f}{again.values:>8}{ratio:>12}")
+    print("  again: the second round; values: scalars brought from one node, on average; ansible is: its time to this")
+
+
+_GROUP = Path("/sys/fs/cgroup/cpuacct") / f"preflight-facts-{os.getpid()}"
+
+
+def _apart() -> None:
+    """Put this process, and with it all it will start, into a group whose processor time is counted."""
+    if _GROUP.parent.is_dir():
+        _GROUP.mkdir(exist_ok=True)
+        (_GROUP / "cgroup.procs").write_text(str(os.getpid()))
+
+
+def _busy_s() -> float:
+    """Processor seconds of all that was started, or of the whole machine where groups are not counted so."""
+    if (_GROUP / "cpuacct.usage").exists():
+        return int((_GROUP / "cpuacct.usage").read_text()) / 1e9
+    fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+    return (sum(map(int, fields[:3])) + sum(map(int, fields[5:8]))) / os.sysconf("SC_CLK_TCK")
+
+
+def _of_ansible(text: str) -> int:
+    hosts = [json.loads("{" + part) for part in re.split(r"^\S+ \| SUCCESS => \{", text, flags=re.MULTILINE)[1:]]
+    return sum(map(_scalars, hosts)) // max(1, len(hosts))
+
+
+def _of_pyinfra(text: str, count: int) -> int:
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    blocks = re.split(r"^--> Fact data for: .*$", plain, flags=re.MULTILINE)[1:]
+    return sum(_scalars(json.loads(re.split(r"^-->", block, flags=re.MULTILINE)[0])) for block in blocks) // count
+
+
+def _of_preflight(saved: Path, count: int) -> int:
+    from preflight.saved import load
+
+    recording = load(saved.read_bytes())
+    return sum(_scalars(fact.value) for fact in recording.facts if fact.unavailable is None) // count
+
+
+def _scalars(value: Any) -> int:
+    if isinstance(value, dict):
+        return sum(map(_scalars, value.values()))
+    return sum(map(_scalars, value)) if isinstance(value, list) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

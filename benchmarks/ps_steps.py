@@ -1,0 +1,311 @@
+"""Steps a second of two workers and one server, asynchronously, against the same exchange over libraries.
+
+Two models: a dense one (784-256-10, 814 KB up and down in each step) and a sparse one (26 rows a sample of a table of
+1,000,000 x 16). pyzmq and numpy come from `$PREFLIGHT_PS_PEERS`, or are installed into a folder that is removed again;
+Ray is used where it is installed. All contestants run at once and take turns, one working while the others wait.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.ps_transfer import congestion, connected, processor_s
+
+ROOT = Path(__file__).parents[1]
+PEERS = ("pyzmq==27.3.0", "numpy==2.4.0")
+WORKERS = 2
+ROUNDS = 7
+MODELS = {
+    "dense 784-256-10": ({"inputs": 784, "hidden": 256, "slots": 0}, 60),
+    "sparse 1M x 16": ({"inputs": 13, "hidden": 64, "classes": 2, "rows": 1000000, "width": 16, "slots": 26}, 60),
+}
+AIMS = {"pyzmq": 1.2, "torch RPC": 2.0, "Ray": 4.0}
+
+
+@dataclass
+class Contestant:
+    """Processes that train on demand."""
+
+    name: str
+    steps: Callable[[int], list[float]]
+    pids: list[int]
+    close: Callable[[], None]
+
+
+def main() -> int:
+    """A table for each model."""
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
+    with tempfile.TemporaryDirectory(prefix="preflight-ps-") as folder:
+        peers = os.environ.get("PREFLIGHT_PS_PEERS") or folder
+        if not Path(peers, "zmq").is_dir():
+            subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--target", peers, *PEERS], check=True)
+        sys.path.insert(0, peers)
+        os.environ["PYTHONPATH"] = os.pathsep.join([peers, str(ROOT)])
+        import torch
+
+        torch.set_num_threads(1)
+        for title, (options, count) in MODELS.items():
+            contest(title, options, count, rounds)
+    return 0
+
+
+def contest(title: str, options: dict[str, int], count: int, rounds: int) -> None:
+    """All contestants in turns."""
+    contestants = [make(options) for make in (ours, over_zmq, over_rpc, over_ray)]
+    found: dict[str, list[tuple[float, float]]] = {contestant.name: [] for contestant in contestants}
+    try:
+        for number in range(rounds + 1):
+            for contestant in contestants:
+                spent = sum(map(of_process, contestant.pids))
+                seconds = max(contestant.steps(count))
+                cpu_s = sum(map(of_process, contestant.pids)) - spent
+                if number:
+                    found[contestant.name].append((seconds / count, cpu_s / count))
+    finally:
+        for contestant in contestants:
+            contestant.close()
+    show(title, found)
+
+
+def show(title: str, found: dict[str, list[tuple[float, float]]]) -> None:
+    """Steps a second, and by how much ours are more."""
+    base = found["preflight"]
+    load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
+    print(
+        f"\n{title}: {WORKERS} workers, 1 server, async (medians of {len(base)}; load average {load}; {congestion()})"
+    )
+    print(f"  {'':<12}{'steps/s':>9}{'cpu ms':>9}{'ours are':>10}{'(range)':>16}{'by cpu':>9}{'aim':>7}")
+    for name, times in found.items():
+        ratios = [theirs[0] / mine[0] for theirs, mine in zip(times, base, strict=True)]
+        by_cpu = statistics.median(theirs[1] / mine[1] for theirs, mine in zip(times, base, strict=True))
+        rate, cpu_ms = (statistics.median(1 / t[0] for t in times), statistics.median(t[1] for t in times) * 1e3)
+        between = f"({min(ratios):.2f}-{max(ratios):.2f})"
+        aim = f"{AIMS[name]:.1f}" if name in AIMS else ""
+        print(f"  {name:<12}{rate:>9.0f}{cpu_ms:>9.2f}{statistics.median(ratios):>8.2f} x{between:>16}", end="")
+        print(f"{by_cpu:>7.2f} x{aim:>7}", flush=True)
+
+
+def of_process(pid: int) -> float:
+    """Processor time of one process."""
+    return processor_s(pid) if pid != os.getpid() else 0.0
+
+
+def ours(options: dict[str, int]) -> Contestant:
+    """The reference trainer's own server and workers."""
+    ends = [connected() for _ in range(WORKERS)]
+    told = settings(options)
+    server = forked(lambda: our_server([theirs for _, theirs in ends], told))
+    workers = [Commanded(lambda index=index: our_worker(ends[index][0], told, index)) for index in range(WORKERS)]
+    for mine, theirs in ends:
+        mine.close()
+        theirs.close()
+    return commanded("preflight", server, workers)
+
+
+def settings(options: dict[str, int], servers: int = 1, workers: int = WORKERS, mode: str = "async") -> Any:
+    """What everybody is told."""
+    from reference_trainer.ps import settings as told
+
+    params = {
+        "rank": 0,
+        "index": 0,
+        "servers": servers,
+        "workers": workers,
+        "server_endpoints": ["127.0.0.1:1"] * servers,
+        "mode": mode,
+        "steps": 1 << 30,
+        "model": {"network": options},
+        "secret": "00" * 32,
+    }
+    return told.read(params, "worker")
+
+
+def our_server(ends: list[Any], told: Any) -> None:
+    """A thread for each worker, as in a smoke run."""
+    import threading
+
+    import torch
+
+    from reference_trainer.ps.channel import Channel
+    from reference_trainer.ps.drills import Drill
+    from reference_trainer.ps.hosting import Guest, Hosting
+    from reference_trainer.ps.service import Service
+    from reference_trainer.ps.settings import TRAINING
+
+    host = Hosting(told, Drill({}, role="server", index=told.index))
+    host.prepare(torch.device("cpu"))
+    host.clocks.phase = TRAINING
+    host.fill_for_training()
+    threads = []
+    for index, end in enumerate(ends):
+        guest = Guest(Channel(end, peer=f"worker {index}", limit_s=600), {"index": index})
+        host.guests[index] = guest
+        host.patience.note(600)
+        threads.append(threading.Thread(target=Service(host, guest).run))
+        threads[-1].start()
+    for thread in threads:
+        thread.join()
+
+
+def our_worker(end: Any, told: Any, index: int) -> Callable[[int], None]:
+    """Trains from where it stopped."""
+    return trainer([end], told, index)
+
+
+def trainer(ends: list[Any], told: Any, index: int) -> Callable[[int], None]:
+    """One worker of any number of servers."""
+    import torch
+
+    from reference_trainer.ps.channel import Channel
+    from reference_trainer.ps.client import Client
+    from reference_trainer.ps.drills import Drill
+    from reference_trainer.ps.settings import TRAINING
+    from reference_trainer.ps.stepping import Stepping
+
+    drill = Drill({}, role="worker", index=index)
+    channels = [Channel(end, peer=f"server {number}", limit_s=600) for number, end in enumerate(ends)]
+    client = Client(channels, told, drill, index=index)
+    client.phase = TRAINING
+    done = 0
+
+    def steps(count: int) -> None:
+        nonlocal done
+        until = replace(told, steps=done + count)
+        stepping = Stepping(until, client, drill, torch.device("cpu"), before=lambda *what: None, after=lambda: None)
+        stepping.train(done)
+        done += count
+
+    return steps
+
+
+def over_zmq(options: dict[str, int]) -> Contestant:
+    """pyzmq."""
+    from benchmarks import ps_peers
+    from reference_trainer.ps import tasks
+
+    task = tasks.Network(**options)
+    endpoint = f"tcp://127.0.0.1:{ps_peers.free_port()}"
+    server = forked(lambda: ps_peers.zmq_server(endpoint, task, rate()))
+
+    def worker(index: int) -> Callable[[int], Any]:
+        return ps_peers.Training(task, index, ps_peers.zmq_exchange(endpoint)).steps
+
+    return commanded("pyzmq", server, [Commanded(lambda index=index: worker(index)) for index in range(WORKERS)])
+
+
+def over_rpc(options: dict[str, int]) -> Contestant:
+    """torch.distributed.rpc."""
+    from benchmarks import ps_peers
+    from reference_trainer.ps import tasks
+
+    task, port = tasks.Network(**options), ps_peers.free_port()
+    server = forked(lambda: ps_peers.rpc_server(port, WORKERS + 1, task, rate()))
+
+    def worker(index: int) -> Callable[[int], Any]:
+        return ps_peers.Training(task, index, ps_peers.rpc_exchange(index, WORKERS + 1, port)).steps
+
+    return commanded("torch RPC", server, [Commanded(lambda index=index: worker(index)) for index in range(WORKERS)])
+
+
+def over_ray(options: dict[str, int]) -> Contestant:
+    """Ray actors."""
+    from benchmarks import ps_peers
+
+    run = ps_peers.RayRun(options, WORKERS, rate())
+    return Contestant("Ray", run.steps, run.pids, run.close)
+
+
+def rate() -> float:
+    """The learning rate that our own server takes."""
+    from reference_trainer.ps import tasks
+
+    return tasks.rate(tasks.RATE, WORKERS)
+
+
+class Commanded:
+    """A process that makes something and then does so many steps of it whenever it is told to."""
+
+    def __init__(self, make: Callable[[], Callable[[int], Any]]) -> None:
+        orders, self._order = os.pipe()
+        self._answers, answer = os.pipe()
+
+        def obey() -> None:
+            os.close(self._order)
+            steps = make()
+            while order := os.read(orders, 8):
+                began = time.perf_counter()
+                steps(int.from_bytes(order, "little"))
+                os.write(answer, f"{time.perf_counter() - began}\n".encode())
+
+        self.pid = forked(obey)
+        os.close(orders)
+        os.close(answer)
+
+    def tell(self, count: int) -> None:
+        """Begin."""
+        os.write(self._order, count.to_bytes(8, "little"))
+
+    def took(self) -> float:
+        """Wait for the end; the seconds."""
+        said = os.read(self._answers, 64)
+        if not said:
+            raise RuntimeError("a worker ended")
+        return float(said)
+
+    def close(self) -> None:
+        """End it."""
+        end(self.pid)
+        os.close(self._order)
+        os.close(self._answers)
+
+
+def commanded(name: str, server: int, workers: list[Commanded], more: tuple[int, ...] = ()) -> Contestant:
+    """A contestant of processes of our own."""
+
+    def steps(count: int) -> list[float]:
+        for worker in workers:
+            worker.tell(count)
+        return [worker.took() for worker in workers]
+
+    def close() -> None:
+        for worker in workers:
+            worker.close()
+        for pid in (server, *more):
+            end(pid)
+
+    return Contestant(name, steps, [server, *more, *(worker.pid for worker in workers)], close)
+
+
+def forked(run: Callable[[], None]) -> int:
+    """Run this in a process of its own."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        run()
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        os._exit(0)
+
+
+def end(pid: int) -> None:
+    """End a process that was started here."""
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

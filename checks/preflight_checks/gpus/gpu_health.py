@@ -1,0 +1,428 @@
+"""Whether GPUs are broken or slowed down: memory errors, clocks held back, narrow or lost links."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from preflight.job import Job
+from preflight.judgement import Verdict, check
+from preflight.outcome import Confidence, Severity
+from preflight.recording import Facts, Fleet
+from preflight_checks.gpus.devices import Fault, Placed, commonest, judge_devices
+from preflight_checks.gpus.gpus import COST, LOST_WITHOUT_ROOT, plan_gpus
+from preflight_checks.probes.gpus import gpus
+
+#: docs.nvidia.com/deploy/dynamic-page-retirement: from so many retired pages on a board is exchanged.
+PAGES_TO_EXCHANGE = 60
+#: nvml.h, nvmlClocksEventReasons.
+HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 0x8, 0x20, 0x40, 0x80
+
+
+@check(
+    "GPU013",
+    "gpu-memory-uncorrectable",
+    plan=plan_gpus,
+    probes=(gpus,),
+    cost=COST,
+    without_root=LOST_WITHOUT_ROOT,
+    severity=Severity.ERROR,
+    evidence=(
+        "https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/index.html",
+        "https://docs.nvidia.com/deploy/gpu-debug-guidelines/index.html",
+    ),
+)
+def gpu_memory_uncorrectable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """No GPU has had an uncorrectable memory error since its driver was loaded, or a failed repair.
+
+    What it checks: ECC's volatile count of uncorrected errors, and whether remapping a row has failed, on every GPU.
+
+    Why it matters: a process on such a GPU dies at the bad address, takes the whole job with it, and does so again.
+
+    Example: GPU 3 of node2 counts two uncorrected errors since yesterday.
+
+    Fix: drain the node; reset the GPU when it is idle, and have it exchanged when errors come back or a repair failed.
+
+    Known limits: consumer cards have no ECC; errors before the last reset or reload of the driver are not counted.
+
+    Evidence: NVIDIA's notes on memory error management and on debugging GPUs; Meta's Llama 3 report counts memory
+    among the main causes of interruption.
+    """
+    yield from judge_devices(job, facts, "GPU memory", ("ecc_uncorrected", "rows_remap_failed"), _broken_memory)
+
+
+def _broken_memory(devices: list[Placed]) -> Iterable[Fault]:
+    for item in devices:
+        count = item.gpu.ecc_uncorrected
+        if count:
+            yield Fault(
+                "uncorrectable memory errors",
+                item,
+                "uncorrectable memory errors since the driver was loaded",
+                f"has {count}",
+                "no uncorrected ECC error",
+                "Drain {nodes}; when it is idle, `nvidia-smi --gpu-reset -i {index}` on {node}. Exchange a card whose "
+                "errors come back.",
+                "nvidia-smi -q -d ECC",
+            )
+        if item.gpu.rows_remap_failed:
+            yield Fault(
+                "row remapping failed",
+                item,
+                "the GPU could not replace a bad row of its memory",
+                "says that remapping failed",
+                "no failed remapping",
+                "Take {nodes} out of service and have the card exchanged.",
+                "nvidia-smi -q -d ROW_REMAPPER",
+            )
+
+
+@check(
+    "GPU014",
+    "gpu-repair-pending",
+    plan=plan_gpus,
+    probes=(gpus,),
+    cost=COST,
+    without_root=LOST_WITHOUT_ROOT,
+    severity=Severity.WARNING,
+    evidence=(
+        "https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/index.html",
+        "https://docs.nvidia.com/deploy/dynamic-page-retirement/index.html",
+    ),
+)
+def gpu_repair_pending(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """No GPU waits for a reset to repair its memory.
+
+    What it checks: pending row remappings, pending page retirements, and the number of retired pages.
+
+    Why it matters: until the reset the bad row stays in use, and the next error there ends the job.
+
+    Example: GPU 1 of node4 has a row marked for remapping since its last error.
+
+    Fix: reset the GPU (or reboot the node) before the job starts; nothing needs to be exchanged yet.
+
+    Known limits: the repair takes place at the next reset whether or not anybody asks for it.
+
+    Evidence: NVIDIA's notes on memory error management (A100 and later) and on page retirement (before).
+    """
+    fields = ("rows_remap_pending", "pages_retirement_pending", "pages_retired")
+    yield from judge_devices(job, facts, "memory repairs", fields, _unfinished_repairs)
+
+
+def _unfinished_repairs(devices: list[Placed]) -> Iterable[Fault]:
+    reset = "Drain {nodes} soon and reset the GPU: `nvidia-smi --gpu-reset -i {index}` on {node}, or reboot."
+    for item in devices:
+        gpu = item.gpu
+        if gpu.rows_remap_pending:
+            yield Fault(
+                "row remapping pending",
+                item,
+                "bad memory is replaced only at the next reset",
+                "has a row remapping pending",
+                "no pending remapping",
+                reset,
+                "nvidia-smi -q -d ROW_REMAPPER",
+            )
+        if gpu.pages_retirement_pending:
+            yield Fault(
+                "page retirement pending",
+                item,
+                "bad pages are retired only when the driver is loaded again",
+                "has page retirements pending",
+                "no pending retirement",
+                reset,
+                "nvidia-smi -q -d PAGE_RETIREMENT",
+            )
+        if gpu.pages_retired is not None and gpu.pages_retired >= PAGES_TO_EXCHANGE:
+            yield Fault(
+                "many retired pages",
+                item,
+                f"as many retired pages as NVIDIA exchanges a card for ({PAGES_TO_EXCHANGE})",
+                f"has {gpu.pages_retired}",
+                f"fewer than {PAGES_TO_EXCHANGE}",
+                "Have the card of {node} exchanged.",
+                "nvidia-smi -q -d PAGE_RETIREMENT",
+            )
+
+
+@check(
+    "GPU015",
+    "gpu-throttled",
+    plan=plan_gpus,
+    probes=(gpus,),
+    cost=COST,
+    without_root=LOST_WITHOUT_ROOT,
+    severity=Severity.ERROR,
+    evidence=(
+        "mlfoundations/open_clip#703",
+        "https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html",
+    ),
+)
+def gpu_throttled(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """No GPU is slowed down by heat or by its power supply before the job has even begun.
+
+    What it checks: the reasons NVML gives for the present clocks, of those that hold in several looks, and the
+    temperature against the one at which the card slows down.
+
+    Why it matters: all ranks wait for the slowest, so one card at half its clock halves the job.
+
+    Example: the power brake of node3 is asserted because one of its power supplies has failed.
+
+    Fix: look at the node's cooling and power; a slowdown that lasts when the node is idle is a hardware fault.
+
+    Known limits: nothing is computed here, so what shows only under load is not seen. A software power cap is how a
+    busy card works and is no finding. The general slowdown bit and a slowdown that the driver chose are warnings.
+
+    Evidence: mlfoundations/open_clip#703; NVML's description of the reasons.
+    """
+    yield from judge_devices(job, facts, "GPU clocks", ("clock_reasons", "temperature_c"), _slowed)
+
+
+def _slowed(devices: list[Placed]) -> Iterable[Fault]:
+    command = "nvidia-smi -q -d PERFORMANCE,TEMPERATURE"
+    for item in devices:
+        gpu, bits = item.gpu, item.gpu.clock_reasons or 0
+        at = f"at {gpu.temperature_c} °C" if gpu.temperature_c is not None else ""
+        threshold = gpu.temperature_slowdown_c
+        hot = threshold is not None and gpu.temperature_c is not None and gpu.temperature_c >= threshold
+        if bits & POWER_BRAKE:
+            yield Fault(
+                "power brake",
+                item,
+                "the power brake holds the clocks down",
+                f"runs {gpu.clock_mhz} of {gpu.clock_max_mhz} MHz",
+                "no power brake slowdown",
+                "Look at the power supplies and cabling of {nodes}; drain it meanwhile.",
+                command,
+            )
+        if bits & HW_THERMAL or hot:
+            limit = f", its limit is {threshold} °C" if threshold is not None else ""
+            yield Fault(
+                "thermal slowdown",
+                item,
+                "heat holds the clocks down",
+                f"{at}{limit}".strip(),
+                "no thermal slowdown",
+                "Look at fans and airflow of {nodes}; drain it meanwhile.",
+                command,
+            )
+        elif bits & SW_THERMAL:
+            yield Fault(
+                "thermal slowdown by the driver",
+                item,
+                "the driver lowers the clocks because of heat",
+                at,
+                "no thermal slowdown",
+                "Look at fans and airflow of {nodes}.",
+                command,
+                Severity.WARNING,
+            )
+        if bits & HW_SLOWDOWN and not bits & (POWER_BRAKE | HW_THERMAL) and not hot:
+            yield Fault(
+                "hardware slowdown",
+                item,
+                "the hardware holds the clocks down",
+                f"runs {gpu.clock_mhz} of {gpu.clock_max_mhz} MHz",
+                "no hardware slowdown",
+                "Look at power and cooling of {nodes}.",
+                command,
+                Severity.WARNING,
+                Confidence.MEDIUM,
+            )
+
+
+@check(
+    "GPU016",
+    "gpu-pcie-narrow",
+    plan=plan_gpus,
+    probes=(gpus,),
+    cost=COST,
+    without_root=LOST_WITHOUT_ROOT,
+    severity=Severity.WARNING,
+    evidence=("https://github.com/imbue-ai/cluster-health", "AMD-AGI/Primus"),
+)
+def gpu_pcie_narrow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """Every GPU has the PCIe lanes, and the fastest generation, that the others of its model have.
+
+    What it checks: the present link width against the widest the card and its slot allow and against the other GPUs
+    of the model, and the fastest generation against the others'.
+
+    Why it matters: a card on 4 of 16 lanes moves data at a quarter of the speed and everybody waits for it.
+
+    Example: GPU 5 of node2 runs on 8 lanes, and the other 31 on 16.
+
+    Fix: reseat the card or riser, and look at the slot's setting in the firmware.
+
+    Known limits: the present speed (generation) is not judged, because an idle link slows down to save power. Where
+    all GPUs of a model are as narrow it is how the machines are built, and only noted.
+
+    Evidence: checks of imbue-ai/cluster-health and AMD-AGI/Primus.
+    """
+    yield from judge_devices(job, facts, "PCIe links", ("pcie_width",), _narrow)
+
+
+def _narrow(devices: list[Placed]) -> Iterable[Fault]:
+    widths = commonest(devices, lambda gpu: gpu.pcie_width)
+    fastest = commonest(devices, lambda gpu: gpu.pcie_generation_max)
+    for item in devices:
+        gpu = item.gpu
+        width, usual, most = gpu.pcie_width, widths.get(gpu.name), gpu.pcie_width_max
+        generation, common = gpu.pcie_generation_max, fastest.get(gpu.name)
+        narrower = width is not None and usual is not None and width < usual
+        # With no majority, the card's own possibilities decide.
+        below_own = width is not None and most is not None and width < most and usual != width
+        if narrower or below_own:
+            yield Fault(
+                "PCIe width",
+                item,
+                "PCIe links are narrower than they could be",
+                f"has {width} of {max(most or 0, usual or 0)} lanes",
+                f"{max(most or 0, usual or 0)} lanes",
+                "Reseat the card of {node}, and look at its riser and slot.",
+                "nvidia-smi -q -d PCIE || nvidia-smi -q | grep -A8 'Link Width'",
+            )
+        elif width is not None and most is not None and width < most:
+            yield Fault(
+                "PCIe width of all",
+                item,
+                "all GPUs of the model have fewer PCIe lanes than they could",
+                f"has {width} of {most} lanes",
+                f"{most} lanes",
+                "Nothing, if the machines are built so.",
+                severity=Severity.INFO,
+            )
+        if generation is not None and common is not None and generation < common:
+            yield Fault(
+                "PCIe generation",
+                item,
+                "the slot allows a slower PCIe generation than that of the other GPUs",
+                f"at most generation {generation}",
+                f"generation {common}",
+                "Look at the slot of {node} and its setting in the firmware.",
+            )
+
+
+@check(
+    "GPU017",
+    "gpu-nvlink-down",
+    plan=plan_gpus,
+    probes=(gpus,),
+    cost=COST,
+    without_root=LOST_WITHOUT_ROOT,
+    severity=Severity.ERROR,
+    evidence=("https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html", "leptonai/gpud"),
+)
+def gpu_nvlink_down(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """Every GPU has the NVLinks up that the others of its model have.
+
+    What it checks: the number of links that are up on each GPU against the other GPUs of the model, and the links'
+    counts of recoveries.
+
+    Why it matters: traffic between GPUs of the node moves to PCIe or fails, and a link that recovers again and again
+    is about to be lost.
+
+    Example: GPU 2 of node1 has 11 links up, all others 12.
+
+    Fix: reset all GPUs of the node (and its NVSwitches) or reboot; when the link stays down, exchange the hardware.
+
+    Known limits: links that are down on all GPUs of a model (cards without bridges) are taken for how they are built; a
+    card with no link at all among others that have some is a warning, because it may be the one without a bridge.
+
+    Evidence: Xid 74 in NVIDIA's catalogue; leptonai/gpud.
+    """
+    yield from judge_devices(job, facts, "NVLinks", ("nvlinks",), _down)
+
+
+def _down(devices: list[Placed]) -> Iterable[Fault]:
+    usual = commonest(devices, lambda gpu: None if gpu.nvlinks is None else sum(gpu.nvlinks))
+    for item in devices:
+        links = item.gpu.nvlinks or []
+        common = usual.get(item.gpu.name, 0)
+        if sum(links) < common:
+            down = [index for index, up in enumerate(links) if not up]
+            # A card with no link at all may be one that nobody bridged to another.
+            some = any(links)
+            yield Fault(
+                "NVLinks down" if some else "no NVLink up",
+                item,
+                "NVLinks are down",
+                f"has {sum(links)} of {common} up (down: {fold_numbers(down)})",
+                f"{common} links up",
+                "Drain {nodes}; reset its GPUs together (`nvidia-smi --gpu-reset`) or reboot, and exchange what stays "
+                "down.",
+                "nvidia-smi nvlink --status",
+                None if some else Severity.WARNING,
+                None if some else Confidence.MEDIUM,
+            )
+        recoveries = item.gpu.nvlink_errors.get("recovery", 0)
+        if recoveries:
+            yield Fault(
+                "NVLink recoveries",
+                item,
+                "NVLinks had to recover since the driver was loaded",
+                f"counts {recoveries}",
+                "no recovery",
+                "Watch `nvidia-smi nvlink --errorcounters` on {node}; drain it when the count grows.",
+                "nvidia-smi nvlink --errorcounters",
+                Severity.WARNING,
+                Confidence.MEDIUM,
+            )
+
+
+def fold_numbers(numbers: list[int]) -> str:
+    """A few numbers, or how many there are."""
+    return ", ".join(map(str, numbers)) if len(numbers) <= 6 else f"{len(numbers)} links"
+
+
+#: nvml.h, NVML_GPU_RECOVERY_ACTION_*.
+RECOVERY = {
+    1: "a reset of the GPU",
+    2: "a reboot of the node",
+    3: "its peers to be drained",
+    4: "to be drained and reset",
+    5: "its IMEX domain to be recovered",
+    6: "a reset of the bus",
+    7: "a reboot of the system",
+}
+
+
+@check(
+    "GPU028",
+    "gpu-wants-recovery",
+    plan=plan_gpus,
+    probes=(gpus,),
+    cost=COST,
+    without_root=LOST_WITHOUT_ROOT,
+    severity=Severity.ERROR,
+    evidence=("https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html",),
+)
+def gpu_wants_recovery(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """No GPU's driver asks for a reset or a reboot.
+
+    What it checks: the recovery action that the driver holds for each GPU.
+
+    Why it matters: the driver has seen an error that only this mends; programs fail on the GPU until then.
+
+    Example: GPU 4 of node2 wants a reset since its firmware stopped answering (Xid 119, then 154).
+
+    Fix: drain the node, and do what the driver asks for.
+
+    Known limits: drivers before 565 do not say it.
+
+    Evidence: Xid 154, "GPU recovery action changed", in NVIDIA's catalogue.
+    """
+    yield from judge_devices(job, facts, "recovery actions", ("recovery_action",), _wanting)
+
+
+def _wanting(devices: list[Placed]) -> Iterable[Fault]:
+    for item in devices:
+        action = item.gpu.recovery_action
+        if action:
+            yield Fault(
+                f"recovery action {action}",
+                item,
+                "the driver asks for recovery",
+                f"wants {RECOVERY.get(action, f'action {action}')}",
+                "no recovery action",
+                "Drain {nodes}; then `nvidia-smi --gpu-reset -i {index}` on {node}, or reboot it.",
+                "nvidia-smi -q | grep -i 'recovery action'",
+            )

@@ -1,0 +1,1 @@
+"""What was seen between nodes: who reaches whom, and how well."""

@@ -1,0 +1,1 @@
+"""What each node says of its own network: interfaces, names, routes, proxies, ports."""

@@ -1,0 +1,387 @@
+"""Whether the interfaces in use are well: speed, duplex, bonds, errors, driver, and the kernel's rules for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from statistics import median
+
+from preflight.job import Job
+from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
+from preflight.outcome import Confidence, Evidence, Severity
+from preflight.recording import Facts, Fleet
+from preflight.request import Request, probe_name
+from preflight_checks.demands import backends, fold, unseen
+from preflight_checks.majority import split
+from preflight_checks.network.interface_filter import subnet
+from preflight_checks.network.interface_used import Used, used_interfaces
+from preflight_checks.network.nic_choice import apart
+from preflight_checks.probes.interfaces import interfaces
+from preflight_checks.probes.nic_state import NicState, NicStates, nic_states
+
+#: Below this share of all packets errors are the everyday of long cables; above it TCP visibly slows down
+#: (pytorch runs measured at 1 % loss go on, at 5 % they take five times as long).
+ERROR_SHARE = 1e-4
+#: Fewer errors than this are nothing, whatever their share.
+FEWEST_ERRORS = 100
+#: A link that lost its carrier so much more often than those of the other nodes is loose; each loss counts twice.
+MORE_CHANGES = 20
+
+
+def _plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
+    if not apart(fleet):
+        return
+    _names, claims = backends(job)
+    for node in fleet.reached:
+        yield Request(probe_name(interfaces), node.name, because=claims)
+        yield Request(probe_name(nic_states), node.name, because=claims)
+
+
+def states_in_use(job: Job, facts: Facts) -> dict[str, tuple[Used, NicState]]:
+    """The interface in use of each node with its state, of those nodes where both are known."""
+    seen = facts.observed(nic_states)
+    found: dict[str, tuple[Used, NicState]] = {}
+    for node, use in used_interfaces(job, facts).items():
+        for state in seen[node].interfaces if node in seen else ():
+            if state.name == use.interface.name:
+                found[node] = (use, state)
+    return found
+
+
+def _known(job: Job, fleet: Fleet, facts: Facts, what: str) -> Iterator[Verdict]:
+    """What is said where nothing can be compared; nothing where it can."""
+    if not apart(fleet):
+        yield not_applicable(what, "one machine")
+        return
+    yield from unseen(facts, nic_states, what)
+    if facts.observed(nic_states) and not states_in_use(job, facts):
+        yield unknown(what, "which interface the job will use is not known, or /sys does not show it")
+
+
+@check(
+    "NIC008",
+    "interface-speed-differs",
+    plan=_plan,
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("NVIDIA/nccl#1957", "https://github.com/facebookresearch/gcm"),
+    probes=(interfaces, nic_states),
+    cost="reads /sys/class/net and asks the kernel for its interfaces; milliseconds",
+)
+def interface_speed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """The interfaces in use run at one speed, in full duplex.
+
+    What it checks: speed and duplex mode of each node's interface in use, as its driver reports them.
+
+    Why it matters: every step waits for the slowest link; a bad cable or port makes a 25 Gbit/s card agree on 1.
+
+    Example: three nodes at 100000 Mbit/s and one at 1000.
+
+    Fix: cable, transceiver and switch port of the node named; `ethtool NAME` shows what both ends offer.
+
+    Known limits: virtual machines' drivers often report no speed, or one that means nothing; what really passes is
+    measured between nodes.
+
+    Evidence: NVIDIA/nccl#1957; gcm, ethlink.
+    """
+    yield from _known(job, fleet, facts, "speed")
+    found = states_in_use(job, facts) if apart(fleet) else {}
+    speeds = {node: s.speed_mbps for node, (_use, s) in found.items() if s.speed_mbps is not None}
+    half = [node for node, (_use, state) in found.items() if state.duplex == "half"]
+    parts = split(speeds)
+    slower = {n: v for n, v in parts.odd.items() if v < parts.common} if parts is not None and parts.clear else {}
+    if slower and parts is not None:
+        node, speed = next(iter(slower.items()))
+        use, _state = found[node]
+        yield failed(
+            "speed",
+            f"{use.interface.name} runs at {_speed(speed)} on {fold(slower)}; {len(parts.agreeing)} nodes have "
+            f"{_speed(parts.common)}",
+            at=Evidence("speed", _speed(speed), _speed(parts.common), f"ethtool {use.interface.name}", node),
+            also=use.claims,
+            nodes=tuple(slower),
+            remedy=f"Look after cable and switch port: `ethtool {use.interface.name}` on {fold(slower)}.",
+        )
+    if half:
+        use, _state = found[half[0]]
+        yield failed(
+            "duplex",
+            f"{use.interface.name} runs in half duplex on {fold(half)}",
+            at=Evidence("duplex", "half", "full", f"ethtool {use.interface.name}", half[0]),
+            also=use.claims,
+            nodes=half,
+            remedy=f"Let both ends negotiate: `ethtool -s {use.interface.name} autoneg on` on {fold(half)}.",
+        )
+    if found and not speeds:
+        yield unknown("speed", "no driver of an interface in use reports one")
+    elif speeds and not slower and not half:
+        yield passed(f"speed of {len(speeds)} nodes")
+
+
+def _speed(mbps: int) -> str:
+    return f"{mbps / 1000:g} Gbit/s" if mbps >= 1000 else f"{mbps} Mbit/s"
+
+
+@check(
+    "NIC009",
+    "bond-degraded",
+    plan=_plan,
+    severity=Severity.WARNING,
+    evidence=("https://docs.kernel.org/networking/bonding.html", "https://github.com/facebookresearch/gcm"),
+    probes=(interfaces, nic_states),
+    cost="reads /sys/class/net and asks the kernel for its interfaces; milliseconds",
+)
+def bond_degraded(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """Every member of a bond in use has its link, and bonds are of one mode on all nodes.
+
+    What it checks: where the interface in use is a bond, the link state of its members, and mode and number of
+    members compared between nodes.
+
+    Why it matters: a bond with a dead member works, at half the rate, and nobody notices.
+
+    Example: bond0 of node2 has eth2 down; the other nodes have both members.
+
+    Fix: cable and switch port of the member; one bonding mode everywhere.
+
+    Known limits: in an active-backup bond a dead member costs nothing until the other one fails.
+
+    Evidence: Linux bonding documentation; gcm.
+    """
+    yield from _known(job, fleet, facts, "bonds")
+    found = states_in_use(job, facts) if apart(fleet) else {}
+    bonds = {node: (use, state) for node, (use, state) in found.items() if state.bond_mode}
+    if found and not bonds:
+        yield not_applicable("bonds", "no interface in use is a bond")
+    dead = {node: [m.name for m in state.members if m.up is False] for node, (_use, state) in bonds.items()}
+    dead = {node: names for node, names in dead.items() if names}
+    for name, names in dict.fromkeys((bonds[node][1].name, tuple(members)) for node, members in dead.items()):
+        nodes = [n for n, members in dead.items() if (bonds[n][1].name, tuple(members)) == (name, names)]
+        yield failed(
+            f"{name} without {fold(names)}",
+            f"{name} on {fold(nodes)} has lost {fold(names)}: it runs on "
+            f"{len(bonds[nodes[0]][1].members) - len(names)} of {len(bonds[nodes[0]][1].members)} members",
+            at=Evidence("bond", f"{fold(names)} down", "all members up", f"cat /proc/net/bonding/{name}", nodes[0]),
+            also=bonds[nodes[0]][0].claims,
+            nodes=nodes,
+            remedy=f"Look after cable and switch port of {fold(names)} on {fold(nodes)}.",
+        )
+    shape = {node: f"{state.bond_mode} of {len(state.members)}" for node, (_use, state) in bonds.items()}
+    parts = split(shape)
+    if parts is not None and parts.odd and parts.clear:
+        node, odd = parts.first_odd
+        yield failed(
+            "bonds differ",
+            f"bonds differ between nodes: {parts.spoken}",
+            at=Evidence("bond", odd, parts.common, f"cat /proc/net/bonding/{bonds[node][1].name}", node),
+            also=bonds[node][0].claims,
+            nodes=tuple(parts.odd),
+            remedy=f"Configure {bonds[node][1].name} on {fold(parts.odd)} as on the other nodes.",
+            confidence=Confidence.MEDIUM,
+        )
+    elif bonds and not dead:
+        yield passed(f"bonds of {len(bonds)} nodes")
+
+
+@check(
+    "NIC010",
+    "interface-errors",
+    plan=_plan,
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("NVIDIA/nccl#1957", "https://docs.kernel.org/networking/statistics.html"),
+    probes=(interfaces, nic_states),
+    cost="reads /sys/class/net and asks the kernel for its interfaces; milliseconds",
+)
+def interface_errors(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """The interface in use has not lost its link, or packets, far more often than those of the other nodes.
+
+    What it checks: receive and transmit errors as a share of all packets, and how often the carrier came and went,
+    since the driver was loaded, against the median of the nodes.
+
+    Why it matters: a loose transceiver shows here days before it fails; meanwhile TCP repeats itself and every step
+    waits.
+
+    Example: node7 counts 48000 rx_errors in 9 million packets, the others none.
+
+    Fix: reseat or replace cable and transceiver of the node named.
+
+    Known limits: counters have no date; an old incident counts like one of today. Dropped packets are not judged,
+    because a full socket buffer counts as well.
+
+    Evidence: NVIDIA/nccl#1957; Linux interface statistics.
+    """
+    yield from _known(job, fleet, facts, "errors")
+    found = states_in_use(job, facts) if apart(fleet) else {}
+    # With fewer than three nodes nothing tells which of them is the odd one.
+    shares = {node: _error_share(state) for node, (_use, state) in found.items()}
+    noisy = _far_above(shares, lambda value, usual: value > ERROR_SHARE and value > 10 * usual)
+    changes = {n: float(s.carrier_changes) for n, (_u, s) in found.items() if s.carrier_changes is not None}
+    loose = _far_above(changes, lambda value, usual: value > 10 * usual and value > usual + MORE_CHANGES)
+    for node in noisy:
+        use, state = found[node]
+        errors = state.counters.get("rx_errors", 0) + state.counters.get("tx_errors", 0)
+        yield failed(
+            f"errors of {node}",
+            f"{state.name} on {node} counts {errors} errors, {shares[node]:.2%} of all packets; the median of the "
+            f"nodes is {median(shares.values()):.4%}",
+            at=Evidence("errors", str(errors), "hardly any", f"ip -s link show {state.name}", node),
+            also=use.claims,
+            nodes=(node,),
+            remedy=f"Reseat or replace cable and transceiver of {state.name} on {node}; `ethtool -S {state.name}`.",
+        )
+    for node in loose:
+        use, state = found[node]
+        yield failed(
+            f"carrier of {node}",
+            f"{state.name} on {node} lost and found its carrier {state.carrier_changes} times; the median of the "
+            f"nodes is {median(changes.values()):g}",
+            at=Evidence("carrier", str(state.carrier_changes), f"{median(changes.values()):g}", _flaps(state), node),
+            also=use.claims,
+            nodes=(node,),
+            remedy=f"Reseat or replace cable and transceiver of {state.name} on {node}.",
+        )
+    if found and not noisy and not loose:
+        yield passed(f"errors of {len(found)} nodes")
+
+
+def _flaps(state: NicState) -> str:
+    return f"cat /sys/class/net/{state.name}/carrier_changes"
+
+
+def _error_share(state: NicState) -> float:
+    count = state.counters.get
+    errors = count("rx_errors", 0) + count("tx_errors", 0)
+    packets = count("rx_packets", 0) + count("tx_packets", 0)
+    return errors / max(1, errors + packets) if errors >= FEWEST_ERRORS else 0.0
+
+
+def _far_above(values: Mapping[str, float], is_far: Callable[[float, float], bool]) -> list[str]:
+    """The nodes whose value is far above the median; none with fewer than three nodes."""
+    if len(values) < 3:
+        return []
+    usual = median(values.values())
+    return [node for node, value in values.items() if is_far(value, usual)]
+
+
+@check(
+    "NIC011",
+    "nic-driver-differs",
+    plan=_plan,
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("https://github.com/AMD-AGI/Primus", "https://github.com/imbue-ai/cluster-health"),
+    probes=(interfaces, nic_states),
+    cost="reads /sys/class/net and asks each driver for its version (ethtool); milliseconds",
+)
+def nic_driver(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """The network cards in use have one driver and one firmware version.
+
+    What it checks: driver and firmware of each node's interface in use; firmware is compared among equal drivers.
+
+    Why it matters: a card that was exchanged or a node that missed an update behaves differently under load, and
+    is the last thing anybody looks at.
+
+    Example: 31 nodes with mlx5_core 28.39.1002, and one with 28.33.0751.
+
+    Fix: bring the node named to the firmware of the others.
+
+    Known limits: without a clear majority nothing is said: mixed hardware may be meant. Bonds and bridges have no
+    firmware of their own.
+
+    Evidence: Primus node-smoke (NIC firmware among its fingerprints); imbue cluster-health.
+    """
+    yield from _known(job, fleet, facts, "drivers")
+    found = states_in_use(job, facts) if apart(fleet) else {}
+    drivers = {node: state.driver for node, (_use, state) in found.items() if state.driver}
+    parts = split(drivers)
+    odd = parts.odd if parts is not None and parts.clear else {}
+    versions = {n: found[n][1].firmware for n in drivers if n not in odd and found[n][1].firmware}
+    firmware = split(versions)
+    for what, seen in (("driver", parts), ("firmware", firmware)):
+        if seen is None or not seen.odd or not seen.clear or len(seen.agreeing) < 2:
+            continue
+        node, value = seen.first_odd
+        use, state = found[node]
+        yield failed(
+            what,
+            f"the network cards have different {what} versions: {seen.spoken}"
+            if what == "firmware"
+            else f"the network cards have different drivers: {seen.spoken}",
+            at=Evidence(what, value, seen.common, f"ethtool -i {state.name}", node),
+            also=use.claims,
+            nodes=tuple(seen.odd),
+            remedy=f"Bring {state.name} on {fold(seen.odd)} to the {what} of the other nodes ({seen.common}).",
+        )
+    if drivers and not odd and not (firmware is not None and firmware.odd and firmware.clear):
+        yield passed(f"drivers of {len(drivers)} nodes")
+    elif found and not drivers:
+        yield unknown("drivers", "no driver of an interface in use says what it is")
+
+
+@check(
+    "NIC012",
+    "two-interfaces-in-one-network",
+    plan=_plan,
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("NVIDIA/nccl#1782", "https://docs.kernel.org/networking/ip-sysctl.html"),
+    probes=(interfaces, nic_states),
+    cost="reads /sys/class/net and /proc/sys/net, and asks the kernel for its routing rules; milliseconds",
+)
+def two_in_one_network(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """No second interface lies in the network of the one in use, unless the kernel was told how to tell them apart.
+
+    What it checks: on each node whether another interface that is up has an address in the network of the one in use,
+    while arp_ignore, arp_announce and routing rules are as the kernel has them by default.
+
+    Why it matters: the kernel answers for both addresses on either card and sends everything over the first: one rail
+    carries all, and with a strict rp_filter what comes in over the other is thrown away.
+
+    Example: eth1 and eth2, both in 10.0.0.0/16, for two rails.
+
+    Fix: a network of its own for each rail, or `sysctl net.ipv4.conf.all.arp_ignore=1 arp_announce=2` and a routing
+    rule and table for each interface.
+
+    Known limits: clouds that attach several cards to one subnet set such rules themselves; where any rule exists it is
+    taken to be right.
+
+    Evidence: NVIDIA/nccl#1782; Linux, ip-sysctl (arp_ignore, arp_announce, rp_filter).
+    """
+    yield from _known(job, fleet, facts, "interfaces of one network")
+    found = states_in_use(job, facts) if apart(fleet) else {}
+    have, seen = facts.observed(interfaces), facts.observed(nic_states)
+    twins: dict[tuple[str, str, bool], list[str]] = {}
+    for node, (use, state) in found.items():
+        others = [
+            item.name
+            for item in have[node].interfaces
+            # A second address of one interface is listed under its label, such as eth0:1.
+            if item.name.split(":")[0] != use.interface.name.split(":")[0]
+            and item.up
+            and any(subnet(a) == use.network for a in item.addresses)
+        ]
+        if others and _untold(seen[node], state):
+            twins.setdefault((use.interface.name, others[0], state.rp_filter == 1), []).append(node)
+    for (name, other, strict), nodes in twins.items():
+        use, state = found[nodes[0]]
+        yield failed(
+            f"{name} and {other}",
+            f"{name} and {other} both lie in {use.network} on {fold(nodes)}, and the kernel has no rule to tell them "
+            "apart" + ("; its strict rp_filter drops what comes in over the other" if strict else ""),
+            at=Evidence(
+                "kernel settings",
+                f"arp_ignore {state.arp_ignore}, arp_announce {state.arp_announce}, rp_filter {state.rp_filter}",
+                "arp_ignore 1, arp_announce 2, a routing rule for each interface",
+                "ip rule; sysctl -a --pattern 'arp_(ignore|announce)|rp_filter'",
+                nodes[0],
+            ),
+            also=use.claims,
+            nodes=nodes,
+            remedy=f"Give {other} a network of its own, or `sysctl -w net.ipv4.conf.all.arp_ignore=1 "
+            "net.ipv4.conf.all.arp_announce=2` and a routing rule and table for each interface.",
+        )
+    if found and not twins:
+        yield passed(f"interfaces of {len(found)} nodes")
+
+
+def _untold(seen: NicStates, state: NicState) -> bool:
+    return seen.policy_rules == 0 and state.arp_ignore == 0 and state.arp_announce == 0

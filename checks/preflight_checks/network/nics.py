@@ -1,0 +1,258 @@
+"""Whether the chosen network interfaces exist, lead to the master, and agree between nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from preflight.job import Job
+from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
+from preflight.outcome import Confidence, Evidence, Severity
+from preflight.recording import Facts, Fleet, Observed, Unavailable
+from preflight.request import Request, probe_name
+from preflight_checks.context.surroundings import requests
+from preflight_checks.demands import (
+    FILTER_VARIABLES,
+    Filter,
+    backends,
+    filter_unresolved,
+    filters,
+    fold,
+    is_loopback,
+    owner,
+    store_endpoints,
+    unseen,
+)
+from preflight_checks.majority import split
+from preflight_checks.network.environment_filters import environment_filters
+from preflight_checks.network.filter_findings import filter_findings
+from preflight_checks.network.interface_filter import (
+    Chosen,
+    chosen,
+    has_filter,
+)
+from preflight_checks.network.interface_used import used_interfaces
+from preflight_checks.network.nic_choice import apart
+from preflight_checks.probes.environment import environment
+from preflight_checks.probes.interfaces import Route, interfaces, route
+
+
+def _plan_filter(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
+    for node in fleet.reached:
+        found = filters(job, node.name)
+        if found:
+            claims = tuple(claim for item in found for claim in item.claims)
+            yield Request(probe_name(interfaces), node.name, because=claims, required=True)
+    names, claims = backends(job)
+    if apart(fleet) and names & {"nccl", "gloo"}:
+        # A node's own environment, or /etc/nccl.conf, may hold a filter that stands in no file of the job.
+        yield from requests(job, fleet, context=True)
+        yield from requests(job, fleet, context=False)
+        for node in fleet.reached:
+            yield Request(probe_name(interfaces), node.name, because=claims)
+
+
+@check(
+    "NIC001",
+    "interface-filter-leaves-nothing-usable",
+    plan=_plan_filter,
+    probes=(interfaces, environment),
+    cost="asks the kernel for its interfaces, and the job context for its environment; milliseconds",
+    severity=Severity.ERROR,
+    evidence=("NVIDIA/nccl#286", "marin-community/marin#6940", "aws/deep-learning-containers#6469"),
+)
+def interface_filter(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """The interface that the job's filter variables name exists and is usable on every node.
+
+    What it checks: the filter (NCCL_SOCKET_IFNAME with NCCL_SOCKET_FAMILY, GLOO_SOCKET_IFNAME, TP_SOCKET_IFNAME,
+    HOROVOD_GLOO_IFACE, FI_TCP_IFACE, Open MPI's btl_tcp_if_include and _exclude, oob_tcp_if_include) is applied to
+    each node's interfaces exactly as the library does it; something must be left, it must be up with a carrier and
+    an address that means something to others, and it must not be loopback or a bridge for containers.
+
+    Why it matters: a hard-coded name that one node lacks gives a clear error on that node alone; all others hang.
+
+    Example: NCCL_SOCKET_IFNAME=ib0 while node3 calls it ibp12s0.
+
+    Fix: name an interface that every node has, use a prefix (`ib`), or exclude (`^docker,lo`).
+
+    Known limits: of variables that stand in no file of the job, those of NCCL and Gloo are judged, as a process of the
+    ranks' kind finds them in its environment or in /etc/nccl.conf.
+
+    Evidence: NVIDIA/nccl#286, marin-community/marin#6940, aws/deep-learning-containers#6469.
+    """
+    for variable in FILTER_VARIABLES:
+        if filter_unresolved(job, variable):
+            yield unknown(variable, "the files set it to something only run time can tell")
+    grouped: dict[tuple[str, str, str], dict[str, Filter]] = {}
+    around = environment_filters(job, facts) if apart(fleet) else {}
+    for node in fleet.reached:
+        for item in (*filters(job, node.name), *around.get(node.name, ())):
+            grouped.setdefault((item.variable, item.value, item.origin), {})[node.name] = item
+    if not grouped:
+        yield not_applicable("interface filters", "neither the job's files nor the nodes set any")
+    for (variable, value, _origin), on in grouped.items():
+        origin = next(iter(on.values())).origin
+        spelled = f"{variable}={value}" + (f" ({origin})" if origin else "")
+        yield from filter_findings(job, spelled, on, facts, several=len(fleet.nodes) > 1)
+
+
+def _master_host(job: Job, fleet: Fleet) -> str:
+    """The host other nodes dial for rank 0, in the job's spelling; the node's name when nothing spells it."""
+    for endpoint in store_endpoints(job):
+        if endpoint.host and not is_loopback(endpoint.host):
+            return endpoint.host
+    return fleet.master.name if fleet.master else ""
+
+
+def _listeners(job: Job, fleet: Fleet) -> set[str]:
+    """Nodes that listen for the others; their route to themselves is loopback and says nothing."""
+    found = {node.name for endpoint in store_endpoints(job) if (node := owner(fleet, endpoint)) is not None}
+    return found or ({fleet.master.name} if fleet.master else set())
+
+
+def _plan_route(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
+    if len(fleet.nodes) < 2:
+        return
+    listeners, host = _listeners(job, fleet), _master_host(job, fleet)
+    for node in fleet.reached:
+        claims = tuple(claim for item in filters(job, node.name) for claim in item.claims)
+        # Asked even without a filter: the link stage dials the address of the interface found here.
+        yield Request(probe_name(interfaces), node.name, because=claims)
+        if claims and node.name not in listeners:
+            yield Request(probe_name(route), node.name, {"destination": host}, because=claims)
+
+
+def _routes(facts: Facts, host: str) -> dict[str, Observed[Route] | Unavailable]:
+    return {seen.node: seen.fact for seen in facts.each(route) if seen.params.get("destination") == host}
+
+
+def _choices(job: Job, facts: Facts) -> dict[str, Chosen]:
+    found: dict[str, Chosen] = {}
+    for node, fact in facts.observed(interfaces).items():
+        choice = chosen(job, node, fact.interfaces)
+        if choice is not None:
+            found[node] = choice
+    return found
+
+
+@check(
+    "NIC002",
+    "chosen-interface-not-on-route-to-master",
+    plan=_plan_route,
+    probes=(interfaces, route),
+    cost="asks the kernel for its interfaces and for one route; milliseconds",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("marin-community/marin#7018", "NVIDIA/nccl#1105"),
+)
+def interface_route(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """The chosen interface is the one the kernel uses towards rank 0.
+
+    What it checks: the kernel's route to the rendezvous host against the interfaces the filter leaves.
+
+    Why it matters: the job then runs over a management network, or publishes an address its peers cannot route
+    to; either is slow or silent, never reported.
+
+    Example: NCCL_SOCKET_IFNAME=eth1 while the route to node0 leaves through eth0.
+
+    Fix: choose the interface of the network the master address lies in, or give the master's address on the
+    chosen network.
+
+    Known limits: with several rails on one fabric a difference is intended.
+
+    Evidence: marin-community/marin#7018, NVIDIA/nccl#1105.
+    """
+    if len(fleet.nodes) < 2 or not has_filter(job):
+        yield not_applicable("route to rank 0", "no interface filter, or one node")
+        return
+    host = _master_host(job, fleet)
+    choices = _choices(job, facts)
+    off: dict[str, tuple[Chosen, Route]] = {}
+    for node, fact in _routes(facts, host).items():
+        choice = choices.get(node)
+        if isinstance(fact, Unavailable):
+            yield unknown(node, f"its route to {host} is not known: {fact.reason}")
+        elif fact.value.problem or not fact.value.interface:
+            yield unknown(node, f"no route to {host}: {fact.value.detail or fact.value.problem}")
+        elif choice is None:
+            yield unknown(node, "the filter leaves no interface there")
+        elif fact.value.interface in {item.name for item in choice.among} or fact.value.interface == "lo":
+            yield passed(node)
+        else:
+            off[node] = (choice, fact.value)
+    for name, through in sorted({(c.interface.name, r.interface) for c, r in off.values()}):
+        nodes = [n for n, (c, r) in off.items() if (c.interface.name, r.interface) == (name, through)]
+        choice, found = off[nodes[0]]
+        yield failed(
+            f"{name} against {through}",
+            f"{choice.filter.variable}={choice.filter.value} chooses {name} on {fold(nodes)}, but the kernel "
+            f"reaches {host} ({found.address}) through {through}",
+            at=Evidence(
+                "route",
+                f"dev {through} src {found.source}",
+                f"dev {name}",
+                f"ip route get {found.address}",
+                nodes[0],
+            ),
+            also=choice.filter.claims,
+            nodes=nodes,
+            remedy=f"Set {choice.filter.variable}={through}, or use rank 0's address on the network of {name}.",
+        )
+
+
+@check(
+    "NIC003",
+    "mtu-differs",
+    plan=_plan_route,
+    probes=(interfaces, route),
+    cost="asks the kernel for its interfaces and for one route; milliseconds",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("NVIDIA/nccl#1524", "NVIDIA/nccl#1957"),
+)
+def interface_mtu(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """The chosen interfaces of all nodes have one MTU.
+
+    What it checks: the MTU of the interface that each node uses: what a filter chooses, or the library by itself.
+
+    Why it matters: where one side sends larger frames than the other or a switch takes, small messages pass and
+    bulk vanishes: the job initialises and then hangs.
+
+    Example: three nodes at 9000 and one re-imaged node at 1500.
+
+    Fix: set one MTU on all nodes and switch ports.
+
+    Known limits: TCP between two hosts negotiates the smaller MTU, so a difference alone can be harmless.
+
+    Evidence: NVIDIA/nccl#1524, NVIDIA/nccl#1957.
+    """
+    if len(fleet.nodes) < 2:
+        yield not_applicable("MTU", "the job has one node")
+        return
+    blind = tuple(unseen(facts, interfaces, "MTU"))
+    yield from blind
+    choices = used_interfaces(job, facts)
+    found = split({node: c.interface.mtu for node, c in choices.items() if c.interface.mtu is not None})
+    if found is None or len(found.agreeing) + len(found.odd) < 2:
+        if not blind:
+            yield unknown("MTU", "which interface the job will use is known on fewer than two nodes")
+        return
+    if not found.odd:
+        yield passed(f"MTU {found.common} on {len(found.agreeing)} nodes")
+        return
+    node, _ = found.first_odd
+    choice, common = choices[node], found.common
+    yield failed(
+        "MTU",
+        f"the chosen interfaces have different MTUs: {found.spoken}",
+        at=Evidence(
+            "interfaces",
+            f"{choice.interface.name} mtu {choice.interface.mtu}",
+            f"mtu {common}",
+            "ip link",
+            node,
+        ),
+        also=choice.claims,
+        nodes=tuple(found.odd),
+        remedy=f"Set one MTU everywhere: `ip link set {choice.interface.name} mtu {common}` on {fold(found.odd)}, "
+        "or fix the others.",
+    )

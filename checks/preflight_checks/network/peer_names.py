@@ -1,0 +1,386 @@
+"""Whether names mean the same on all nodes, whether two names are one machine, and the name torchrun will publish."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from preflight.job import Claim, Job
+from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
+from preflight.outcome import Confidence, Evidence, Severity
+from preflight.recording import Facts, Fleet, Node, Observed
+from preflight.request import Request, probe_name
+from preflight_checks.demands import (
+    deciding,
+    fold,
+    is_literal,
+    is_loopback,
+    named,
+    scopes,
+    server_endpoints,
+    store_endpoints,
+    unseen,
+)
+from preflight_checks.majority import split
+from preflight_checks.network.names import lookups
+from preflight_checks.network.nic_choice import apart
+from preflight_checks.probes.identity import Identity, identity
+from preflight_checks.probes.names import MOST_NAMES, Lookup, Lookups, resolve, resolve_many
+
+#: A look-up that takes longer is one that first waited for a name server that does not answer.
+SLOW_S = 1.9
+#: Above MOST_NAMES each node is asked for some names, of more than MANY for few: what is asked grows with the nodes.
+SOME_NAMES, FEW_NAMES, MANY = 16, 4, 1024
+
+
+def _spelled(job: Job) -> dict[str, tuple[Claim, ...]]:
+    """The host names that the job's files spell for parameter servers and trainers, with their claims."""
+    found: dict[str, tuple[Claim, ...]] = {}
+    for endpoint in server_endpoints(job):
+        if not is_literal(endpoint.host) and not is_loopback(endpoint.host):
+            found[endpoint.host] = endpoint.claims
+    return found
+
+
+def _wanted(job: Job, fleet: Fleet) -> list[str]:
+    nodes = [node.name for node in fleet.nodes if not is_literal(node.name)]
+    # Whether the rendezvous host resolves is NAM002's question.
+    stores = {endpoint.host for endpoint in store_endpoints(job)}
+    return [name for name in dict.fromkeys((*_spelled(job), *nodes)) if name not in stores]
+
+
+def _plan_names(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
+    names = _wanted(job, fleet) if apart(fleet) else []
+    each = SOME_NAMES if len(names) <= MANY else FEW_NAMES
+    spelled = _spelled(job)
+    claims = tuple(dict.fromkeys(claim for found in spelled.values() for claim in found))
+    for place, node in enumerate(fleet.reached):
+        # Where not all are asked for, each name is asked of as many nodes as there are names in a request.
+        asked = names if len(names) <= MOST_NAMES else [names[(place + step) % len(names)] for step in range(each)]
+        if len(asked) > 1:
+            params = {"names": asked}
+            required = bool(set(asked) & set(spelled))
+            yield Request(probe_name(resolve_many), node.name, params, because=claims, required=required)
+
+
+@check(
+    "NAM003",
+    "name-differs-between-nodes",
+    plan=_plan_names,
+    severity=Severity.ERROR,
+    evidence=("PaddlePaddle/Paddle#37951", "pytorch/pytorch#150532", "tensorflow/tensorflow#12745"),
+    probes=(resolve_many,),
+    cost="looks up the nodes' names, at most 64 on each node, at the same time; as long as the slowest, 3 s at most",
+)
+def names_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """The names of the job's nodes, and of its parameter servers, mean the same on every node.
+
+    What it checks: every node looks up the names of the nodes and of the endpoints that the files spell; a name must
+    resolve on all nodes or on none, to addresses in common, and to loopback on its own node alone.
+
+    Why it matters: the node with the old line in /etc/hosts dials a stranger or itself, while all others wait for it.
+
+    Example: /etc/hosts of node3 still gives node1 the address it had before it moved.
+
+    Fix: one /etc/hosts, or one DNS, for all nodes.
+
+    Known limits: names that no node resolves are taken for aliases of ssh and passed over, unless an endpoint spells
+    them. Above 64 names each node is asked for 16 of them, above 1024 for 4. Names that only the list of nodes has are
+    a warning: not every launcher uses them.
+
+    Evidence: PaddlePaddle/Paddle#37951, pytorch/pytorch#150532, tensorflow/tensorflow#12745.
+    """
+    if not apart(fleet):
+        yield not_applicable("names of the nodes", "one machine")
+        return
+    yield from unseen(facts, resolve_many, "names of the nodes")
+    spelled = _spelled(job)
+    answers: dict[str, dict[str, Lookup]] = {}
+    files: dict[str, Mapping[str, list[str]]] = {}
+    for node, seen in facts.observed(resolve_many).items():
+        files[node] = seen.hosts_file
+        for found in seen.lookups:
+            answers.setdefault(found.name, {})[node] = found
+    faults: dict[tuple[str, str, bool], dict[str, str]] = {}
+    for name, on in answers.items():
+        for node, what in _odd(name, on, owner=named(fleet, name), certain=name in spelled).items():
+            source = " (its /etc/hosts)" if name in files[node] else ""
+            faults.setdefault((node, f"{what}{source}", name in spelled), {})[name] = what
+    alike: dict[tuple[tuple[str, ...], str, bool], list[str]] = {}
+    for (node, what, certain), names in faults.items():
+        alike.setdefault((tuple(names), what, certain), []).append(node)
+    for (same, what, certain), nodes in alike.items():
+        others = [_said(found) for node, found in answers[same[0]].items() if node not in nodes and found.addresses]
+        usual = max(set(others), key=others.count) if others else ""
+        yield failed(
+            f"{fold(same, 3)} on {fold(nodes, 3)}",
+            f"{fold(same)} {what} on {fold(nodes)}" + (f"; on the other nodes it is {usual}" if usual else ""),
+            at=Evidence("look-up", what, usual or "an address", f"getent ahosts {same[0]}", nodes[0]),
+            also=tuple(claim for name in same for claim in spelled.get(name, ())),
+            nodes=nodes,
+            remedy=f"Let {fold(same)} mean the same everywhere: one /etc/hosts, or one DNS, for all nodes.",
+            severity=None if certain else Severity.WARNING,
+            confidence=None if certain else Confidence.MEDIUM,
+        )
+    if answers and not faults:
+        yield passed(f"{len(answers)} names on {len(files)} nodes")
+
+
+def _odd(name: str, on: Mapping[str, Lookup], *, owner: Node | None, certain: bool) -> dict[str, str]:
+    """The nodes on which a name means something else than on most, and what."""
+    found: dict[str, str] = {}
+    good = {n: tuple(sorted(v.addresses)) for n, v in on.items() if v.addresses and not is_loopback(v.addresses[0])}
+    for node, answer in on.items():
+        if not answer.addresses and (good or certain):
+            found[node] = "does not resolve" if answer.problem != "timeout" else "gets no answer from the resolver"
+        elif answer.addresses and is_loopback(answer.addresses[0]) and (owner is None or node != owner.name):
+            found[node] = f"is {answer.addresses[0]}"
+    parts = split(good)
+    for node, addresses in parts.odd.items() if parts is not None and parts.clear else ():
+        # Several addresses may come in turns, or one family be missing: one in common is enough.
+        if parts is not None and not set(addresses) & set(parts.common):
+            found[node] = f"is {fold(addresses, 2)}"
+    return found
+
+
+def _said(found: Lookup) -> str:
+    return fold(found.addresses, 2)
+
+
+def _plan_identity(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
+    if apart(fleet):
+        claims = tuple(claim for endpoint in store_endpoints(job) for claim in endpoint.claims)
+        for node in fleet.reached:
+            yield Request(probe_name(identity), node.name, because=claims)
+
+
+@check(
+    "NAM004",
+    "two-names-of-one-machine",
+    plan=_plan_identity,
+    severity=Severity.ERROR,
+    evidence=("deepspeedai/DeepSpeed#1481", "Lightning-AI/pytorch-lightning#8139"),
+    probes=(identity,),
+    cost="reads the boot id and namespaces, and looks the own name up; as long as that takes, 3 s at most",
+)
+def one_machine_twice(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """The names in the list of nodes stand for different machines.
+
+    What it checks: kernel boot and namespaces of network and processes behind every name; host names and machine ids
+    are compared too.
+
+    Why it matters: two ranks then share every GPU and every port of one machine; NCCL ends with "Duplicate GPU", a port
+    is in use, or memory runs out.
+
+    Example: a hostfile with node1 and node1-ib, which are one machine.
+
+    Fix: name each machine once.
+
+    Known limits: pods and containers on one machine count as different nodes, as they are. One host name on different
+    machines is a warning, one machine id (a cloned image) is for information.
+
+    Evidence: deepspeedai/DeepSpeed#1481, Lightning-AI/pytorch-lightning#8139.
+    """
+    if not apart(fleet):
+        yield not_applicable("machines", "one machine is meant")
+        return
+    yield from unseen(facts, identity, "machines")
+    seen = facts.observed(identity)
+    places = _shared({node: fact.place for node, fact in seen.items()})
+    for nodes in places.values():
+        yield failed(
+            f"machine of {fold(nodes, 3)}",
+            f"{fold(nodes)} are one machine, {seen[nodes[0]].hostname}, under {len(nodes)} names",
+            at=Evidence("boot id", seen[nodes[0]].boot_id, "one for each name", f"cat {_BOOT}", nodes[0]),
+            also=tuple(claim for scope in scopes(job) for claim in deciding(job, "hosts", scope)),
+            nodes=nodes,
+            remedy=f"Keep one of {fold(nodes)} in the list of nodes.",
+        )
+    twice = {node for nodes in places.values() for node in nodes}
+    rest = {node: fact for node, fact in seen.items() if node not in twice}
+    for what, values in (
+        ("host name", {node: fact.hostname for node, fact in rest.items()}),
+        ("machine id", {n: f.machine_id for n, f in rest.items() if f.machine_id != "uninitialized"}),
+    ):
+        for value, nodes in _shared(values).items():
+            if len({rest[node].boot_id for node in nodes}) < len(nodes):
+                continue  # containers of one machine share it by right
+            yield failed(
+                f"{what} {value}",
+                f"{fold(nodes)} are different machines with one {what}, {value}",
+                at=Evidence(what, value, "one for each machine", "hostnamectl", nodes[0]),
+                nodes=nodes,
+                remedy=f"Give each a {what} of its own: "
+                + ("`hostnamectl set-hostname NAME`." if what == "host name" else "`systemd-machine-id-setup`."),
+                # Images of containers carry a machine id that means nothing.
+                severity=Severity.WARNING if what == "host name" else Severity.INFO,
+                confidence=Confidence.MEDIUM,
+            )
+            twice.update(nodes)
+    if seen and not twice:
+        yield passed(f"{len(seen)} machines")
+
+
+_BOOT = "/proc/sys/kernel/random/boot_id"
+
+
+def _shared(values: Mapping[str, str]) -> dict[str, list[str]]:
+    """The values that several nodes have, with these nodes."""
+    holders: dict[str, list[str]] = {}
+    for node, value in values.items():
+        if value:
+            holders.setdefault(value, []).append(node)
+    return {value: nodes for value, nodes in holders.items() if len(nodes) > 1}
+
+
+def _published(job: Job, fleet: Fleet, facts: Facts) -> tuple[str, Identity] | None:
+    """The node whose name torchrun's c10d rendezvous will publish as the master's, where that can be told.
+
+    dynamic_rendezvous.py sorts the participants by the name each found for itself, and the first becomes rank 0.
+    """
+    rendezvous = [endpoint for endpoint in store_endpoints(job) if endpoint.kind == "rendezvous"]
+    given = any(job.setting("local_addr", scope) for scope in scopes(job))
+    seen = facts.observed(identity)
+    if not apart(fleet) or not rendezvous or given or len(seen) < len(fleet.nodes):
+        return None
+    names = {node: fact for node, fact in seen.items() if fact.fqdn}
+    if len(names) < len(fleet.nodes):
+        return None
+    node = min(names, key=lambda name: names[name].fqdn)
+    return node, names[node]
+
+
+def _uses_c10d(job: Job, fleet: Fleet) -> bool:
+    return apart(fleet) and any(endpoint.kind == "rendezvous" for endpoint in store_endpoints(job))
+
+
+def _plan_published(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
+    master = _published(job, fleet, facts)
+    if master is None or is_loopback(master[1].fqdn):
+        return
+    claims = tuple(claim for endpoint in store_endpoints(job) for claim in endpoint.claims)
+    for node in fleet.reached:
+        if node.name != master[0]:
+            params = {"name": master[1].fqdn}
+            yield Request(probe_name(resolve), node.name, params, because=claims, required=True)
+
+
+@check(
+    "NAM005",
+    "torchrun-master-name-unknown",
+    plan=_plan_published,
+    when="link",
+    severity=Severity.ERROR,
+    evidence=("pytorch/pytorch#150532", "pytorch/pytorch#73656", "pytorch/elastic#113"),
+    probes=(identity, resolve),
+    cost="looks one name up on every node; as long as that takes, 3 s at most",
+)
+def published_name(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """The name under which torchrun's c10d rendezvous publishes rank 0's node leads the other nodes to it.
+
+    What it checks: the full name each node finds for itself (socket.getfqdn), of which torchrun takes the first in
+    alphabetical order as MASTER_ADDR, is looked up on every other node.
+
+    Why it matters: the rendezvous itself succeeds over the address you gave, and then every rank hangs on a name that
+    only one node knows, or on "localhost".
+
+    Example: node1 finds itself to be node1.cluster.local, which DNS does not know.
+
+    Fix: `--local-addr` with an address of the node, or names that resolve everywhere.
+
+    Known limits: after a restart with other nodes another name may come first.
+
+    Evidence: pytorch/pytorch#150532, pytorch/pytorch#73656, pytorch/elastic#113; torch, dynamic_rendezvous.py.
+    """
+    if not _uses_c10d(job, fleet):
+        yield not_applicable("the published name", "no c10d rendezvous between machines")
+        return
+    yield from unseen(facts, identity, "the published name")
+    master = _published(job, fleet, facts)
+    if master is None:
+        if any(job.setting("local_addr", scope) for scope in scopes(job)):
+            yield not_applicable("the published name", "--local-addr says it")
+        elif facts.observed(identity):
+            yield unknown("the published name", "the full name of every node is needed, and some could not be found")
+        return
+    node, who = master
+    claims = tuple(claim for endpoint in store_endpoints(job) for claim in endpoint.claims)
+    bad: dict[str, str] = {}
+    if is_loopback(who.fqdn):
+        bad = {other.name: "would dial itself" for other in fleet.reached if other.name != node}
+    good = 0
+    for seen in lookups(facts, own=False):
+        if seen.params.get("name") != who.fqdn or seen.node == node:
+            continue
+        if not isinstance(seen.fact, Observed):
+            yield unknown(f"{who.fqdn} on {seen.node}", seen.fact.reason, required=True)
+        elif not seen.fact.value.addresses:
+            late = seen.fact.value.problem == "timeout"
+            bad[seen.node] = "gets no answer from the resolver" if late else "cannot resolve it"
+        elif is_loopback(seen.fact.value.addresses[0]):
+            bad[seen.node] = "would dial itself"
+        else:
+            good += 1
+    if bad:
+        what = next(iter(bad.values()))
+        yield failed(
+            "the published name",
+            f"torchrun will publish {who.fqdn} as the master's name ({node} finds itself so), and {fold(bad)} {what}",
+            at=Evidence("full name", who.fqdn, "a name that leads to it everywhere", "hostname -f", node),
+            also=claims,
+            nodes=(node,) if is_loopback(who.fqdn) else tuple(bad),
+            remedy="Add --local-addr with the node's own address to torchrun on every node, or make the name resolve.",
+        )
+    elif good:
+        yield passed(f"{who.fqdn} on {good} nodes")
+
+
+@check(
+    "NAM006",
+    "name-look-ups-slow",
+    plan=_plan_names,
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("pytorch/pytorch#85300", "https://man7.org/linux/man-pages/man5/resolv.conf.5.html"),
+    probes=(resolve_many, identity),
+    cost="the look-ups of NAM003 and NAM004, timed",
+)
+def slow_lookups(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """Names are looked up without waiting for a name server that does not answer.
+
+    What it checks: how long every node took to look up the nodes' names, and its own full name.
+
+    Why it matters: each connection by name, and each start of torchrun, then waits for seconds; look-ups of hundreds of
+    ranks add up to minutes, and time-outs of seconds pass.
+
+    Example: the first line of /etc/resolv.conf names a server that was switched off; every look-up takes 5 s.
+
+    Fix: take the dead server out of /etc/resolv.conf, or put the names into /etc/hosts.
+
+    Known limits: a very busy node looks the same; look again.
+
+    Evidence: pytorch/pytorch#85300; resolv.conf(5), timeout and attempts.
+    """
+    if not apart(fleet):
+        yield not_applicable("look-ups", "one machine")
+        return
+    yield from unseen(facts, resolve_many, "look-ups")
+    slow: dict[str, tuple[str, float]] = {}
+    for node, who in facts.observed(identity).items():
+        if who.fqdn_took_s > SLOW_S:
+            slow[node] = (who.hostname, who.fqdn_took_s)
+    seen: dict[str, Lookups] = facts.observed(resolve_many)
+    for node, found in seen.items():
+        worst = max(found.lookups, key=lambda item: item.took_s, default=None)
+        if worst is not None and worst.took_s > SLOW_S and worst.addresses:
+            slow[node] = (worst.name, worst.took_s)
+    if slow:
+        node, (name, took_s) = next(iter(slow.items()))
+        yield failed(
+            "look-ups",
+            f"looking a name up takes seconds on {fold(slow)}: {name} took {took_s:.1f} s on {node}",
+            at=Evidence("look-up", f"{took_s:.1f} s", f"well below {SLOW_S:g} s", f"time getent ahosts {name}", node),
+            nodes=tuple(slow),
+            remedy=f"Look which servers /etc/resolv.conf names on {fold(slow)}, and take those that do not answer out.",
+        )
+    elif seen:
+        yield passed(f"look-ups on {len(seen)} nodes")

@@ -1,0 +1,86 @@
+"""AMD's GPUs as the kernel lists them: no tool of the vendor is needed, and no right but to read sysfs."""
+
+from __future__ import annotations
+
+import glob
+import os
+
+from preflight.node.record import ANNOTATED, dataclass
+
+if ANNOTATED:
+    from typing import Dict, List, Optional
+
+KFD = "/sys/class/kfd/kfd/topology/nodes"
+MODULE = "/sys/module/amdgpu"
+PCI = "/sys/bus/pci/devices"
+_AMD = "4098"  # 0x1002
+
+
+@dataclass(frozen=True)
+class Device:
+    """One GPU in KFD's topology. `architecture` is LLVM's name of it, such as `gfx90a`."""
+
+    name: str
+    identity: str
+    architecture: str
+    pci: str
+    memory_bytes: Optional[int]
+
+
+def devices() -> List[Device]:
+    """Every GPU that compute programs can use, in KFD's order; empty without the driver."""
+    found = []
+    for folder in sorted(glob.glob(os.path.join(KFD, "*")), key=_number):
+        values = parse_properties(_read(os.path.join(folder, "properties")))
+        # Nodes without compute units are processors.
+        if values.get("simd_count", "0") == "0" or values.get("vendor_id") != _AMD:
+            continue
+        pci = location(int(values.get("domain", "0")), int(values.get("location_id", "0")))
+        found.append(
+            Device(
+                _read(os.path.join(PCI, pci, "product_name")).strip() or _read(os.path.join(folder, "name")).strip(),
+                values.get("unique_id", ""),
+                architecture(int(values.get("gfx_target_version", "0"))),
+                pci,
+                _whole(_read(os.path.join(PCI, pci, "mem_info_vram_total"))),
+            )
+        )
+    return found
+
+
+def driver_version() -> str:
+    """The version of the module that AMD packages; empty for the kernel's own."""
+    return _read(os.path.join(MODULE, "version")).strip()
+
+
+def parse_properties(text: str) -> Dict[str, str]:
+    """`name value` lines of a node of KFD's topology."""
+    return dict(line.split(None, 1) for line in text.splitlines() if len(line.split(None, 1)) == 2)
+
+
+def architecture(version: int) -> str:
+    """KFD's number as LLVM's name: 90010 is gfx90a, 110000 is gfx1100."""
+    return "gfx%d%x%x" % (version // 10000, version // 100 % 100, version % 100) if version else ""
+
+
+def location(domain: int, place: int) -> str:
+    """KFD's location as a PCI address: bus in the upper byte, then five bits of device and three of function."""
+    return "%04x:%02x:%02x.%d" % (domain, place >> 8 & 0xFF, place >> 3 & 0x1F, place & 7)
+
+
+def _number(path: str) -> int:
+    name = os.path.basename(path)
+    return int(name) if name.isdigit() else -1
+
+
+def _whole(text: str) -> Optional[int]:
+    text = text.strip()
+    return int(text) if text.isdigit() else None
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, errors="replace") as file:
+            return file.read(16384)
+    except OSError:
+        return ""

@@ -1,0 +1,168 @@
+"""What frameworks write down about their own build, read from their files and metadata without importing them."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import time
+
+from preflight.node.record import ANNOTATED
+from preflight_checks.probes.distributions import version_of
+
+if ANNOTATED:
+    from typing import Any, BinaryIO, Dict, List, Optional, Set
+
+#: Distributions by framework; the first that is installed counts.
+NAMES = {
+    "torch": ("torch",),
+    "paddle": ("paddlepaddle-gpu", "paddlepaddle"),
+    "tensorflow": ("tensorflow", "tensorflow-gpu"),
+}
+_FILES = {
+    "torch": "version.py",
+    "paddle": "version/__init__.py",
+    "tensorflow": "python/platform/build_info.py",
+}
+#: The list of architectures is a constant of this library (torch/csrc/cuda/Module.cpp: CUDA_ARCH_FLAGS).
+_TORCH_LIBRARY = "lib/libtorch_python.so"
+_ONE = rb"(?:(?:sm|compute)_\d+[a-z]?|gfx[0-9a-f]+(?::[a-z+:-]+)?)"
+_ARCHITECTURES = re.compile(rb"\0 ?(%s(?:[ ;]%s)*) ?(?=\0)" % (_ONE, _ONE))
+SEARCH_S = 3.0
+_PIECE_BYTES, _OVERLAP_BYTES = 4 << 20, 4096
+_PIN = re.compile(r"nvidia-(cudnn|nccl)-cu\d+ *\(?==? *([0-9][^;, )]*)")
+
+
+def package(name: str) -> str:
+    """The folder of an importable package; empty where there is none."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return ""
+    folders = list(spec.submodule_search_locations or []) if spec else []
+    return folders[0] if folders else ""
+
+
+def constants(path: str) -> Dict[str, Any]:
+    """The top-level assignments of a Python file whose values are plain; empty when it cannot be read."""
+    import ast
+
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            tree = ast.parse(file.read(262144))
+    except (OSError, SyntaxError, ValueError):
+        return {}
+    values: Dict[str, Any] = {}
+    for node in tree.body:
+        targets, value = [], None  # type: List[ast.expr], Optional[ast.expr]
+        if isinstance(node, ast.Assign):
+            targets, value = node.targets, node.value
+        elif isinstance(node, ast.AnnAssign):
+            targets, value = [node.target], node.value
+        if isinstance(value, ast.Call) and len(value.args) == 1:
+            value = value.args[0]  # collections.OrderedDict([...])
+        try:
+            plain = ast.literal_eval(value) if value is not None else None
+        except (ValueError, TypeError):
+            continue
+        for target in targets:
+            if isinstance(target, ast.Name):
+                values[target.id] = plain
+    return values
+
+
+def said_of(framework: str, folder: str) -> Dict[str, Any]:
+    """Version, CUDA, ROCm's HIP, cuDNN and NCCL as the framework's version file says, in one set of names."""
+    values = constants(os.path.join(folder, _FILES[framework]))
+    if framework == "tensorflow":
+        info = values.get("build_info")
+        info = dict(info) if isinstance(info, (dict, list)) else {}
+        said = {"cuda": info.get("cuda_version"), "cudnn": info.get("cudnn_version")}
+        said["architectures"] = info.get("cuda_compute_capabilities")
+        said["version"] = version_of(*NAMES[framework])
+    else:
+        said = {
+            "version": values.get("__version__") or values.get("full_version"),
+            "cuda": values.get("cuda") or values.get("cuda_version"),
+            "hip": values.get("hip"),
+            "cudnn": values.get("cudnn_version"),
+            "nccl": _nccl(values.get("nccl_version")),
+            "commit": values.get("git_version") or values.get("commit"),
+        }
+    return {name: value for name, value in said.items() if value and str(value).lower() not in ("false", "none", "0")}
+
+
+def _nccl(number: Any) -> str:
+    """Paddle writes NCCL's version as one number, 21905 for 2.19.5."""
+    text = str(number or "")
+    if not text.isdigit() or int(text) < 2000:
+        return "" if text.isdigit() else text
+    value, unit = int(text), 10000 if int(text) >= 10000 else 1000
+    return "%d.%d.%d" % (value // unit, value % unit // 100, value % 100)
+
+
+def required(framework: str) -> Dict[str, str]:
+    """The versions of cuDNN and NCCL that the framework's distribution pins."""
+    from importlib import metadata  # Takes longer to import than all that most probes do.
+
+    for name in NAMES[framework]:
+        try:
+            lines = metadata.requires(name) or []
+        except metadata.PackageNotFoundError:
+            continue
+        except Exception:  # broken metadata of a stranger
+            return {}
+        found: Dict[str, str] = {}
+        for line in lines:
+            match = _PIN.match(line)
+            if match:
+                found.setdefault(match.group(1), match.group(2))
+        return found
+    return {}
+
+
+def distributions() -> Dict[str, str]:
+    """Versions of NVIDIA's own distributions, by the folder below `nvidia/` that they fill."""
+    found: Dict[str, str] = {}
+    for folder in ("cudnn", "nccl"):
+        version = version_of(*("nvidia-%s%s" % (folder, suffix) for suffix in ("-cu13", "-cu12", "-cu11", "")))
+        if version:
+            found[folder] = version
+    return found
+
+
+def architectures(framework: str, folder: str, said: Dict[str, Any]) -> Optional[List[str]]:
+    """`sm_80`, `compute_90`, `gfx90a` ...: what the framework holds code for; None where it is not written down."""
+    listed = said.get("architectures")
+    if isinstance(listed, (list, tuple)):
+        return [str(item) for item in listed]
+    if framework != "torch":
+        return None
+    try:
+        with open(os.path.join(folder, _TORCH_LIBRARY), "rb") as file:
+            return _listed_in(file)
+    except OSError:
+        return None
+
+
+def _listed_in(file: BinaryIO) -> Optional[List[str]]:
+    """The first list of several architectures in a binary, or the only single one; None after `SEARCH_S`.
+
+    It is read in pieces: it has 30 MB, may lie on a shared file system, and the list is often near the beginning.
+    """
+    until = time.monotonic() + SEARCH_S
+    single: Set[str] = set()
+    rest = b""
+    while time.monotonic() < until:
+        piece = file.read(_PIECE_BYTES)
+        if not piece:
+            # A single name may be any constant; where there is one only, it is the list.
+            return [single.pop()] if len(single) == 1 else None
+        data = rest + piece
+        for match in _ARCHITECTURES.finditer(data):
+            names = re.split("[ ;]", match.group(1).decode())
+            if len(names) > 1:
+                return names
+            single.update(names)
+        rest = data[-_OVERLAP_BYTES:]
+    return None

@@ -1,0 +1,188 @@
+"""What the control groups of this process allow it: CPU time, memory, processes; version 1, version 2 or both.
+
+A limit may stand on any group between the process and the root of the hierarchy, and the tightest one counts. In a
+container only the part of the hierarchy that is mounted can be seen.
+"""
+
+from __future__ import annotations
+
+import os
+
+from preflight.node.record import ANNOTATED, dataclass
+
+if ANNOTATED:
+    from typing import Dict, Iterator, List, Optional, Tuple
+
+#: A memory limit of version 1 from here on means none: the kernel shows the largest number of pages there can be.
+_UNLIMITED_BYTES = 1 << 60
+#: Groups are nested a few deep; a longer path is not one.
+_DEEPEST = 64
+
+
+@dataclass(frozen=True)
+class Cgroups:
+    """The tightest limits on the way up from this process's groups. None stands for no limit.
+
+    `versions` names the hierarchies that could be read (`v1`, `v2`), empty when none could; each `..._at` is the
+    folder of the group that a limit stands on. `memory_used_bytes` and `processes_used` are of that group.
+    `throttled` is the share of periods in which the group with the CPU quota had to wait, since it was made.
+    """
+
+    versions: str = ""
+    cpu_quota_cores: Optional[float] = None
+    cpu_quota_at: str = ""
+    throttled: Optional[float] = None
+    memory_limit_bytes: Optional[int] = None
+    memory_used_bytes: Optional[int] = None
+    memory_limit_at: str = ""
+    processes_limit: Optional[int] = None
+    processes_used: Optional[int] = None
+    processes_limit_at: str = ""
+
+
+@dataclass(frozen=True)
+class Mounted:
+    """A mounted hierarchy: which group stands at the mount point, and its controllers (empty for version 2)."""
+
+    root: str
+    point: str
+    controllers: Tuple[str, ...]
+
+
+def cgroups(proc: str = "/proc", base: str = "") -> Cgroups:
+    """The limits of this process. `proc` and `base` (in front of mount points) are elsewhere in tests."""
+    membership = parse_membership(_read(proc + "/self/cgroup"))
+    mounts = parse_mounts(_read(proc + "/self/mountinfo"))
+    folders = {name: list(_upward(name, membership, mounts, base)) for name in ("cpu", "memory", "pids", "")}
+    seen = [version for version, is_there in (("v1", _any_v1(folders)), ("v2", bool(folders[""]))) if is_there]
+    cores, cores_at = _tightest_cpu(folders["cpu"], folders[""])
+    memory, memory_at = _tightest(
+        [(folder, "memory.limit_in_bytes") for folder in folders["memory"]]
+        + [(folder, name) for folder in folders[""] for name in ("memory.max", "memory.high")]
+    )
+    processes, processes_at = _tightest([(folder, "pids.max") for folder in folders["pids"] + folders[""]])
+    return Cgroups(
+        "+".join(seen),
+        cores,
+        cores_at,
+        _throttled(cores_at) if cores_at else None,
+        memory,
+        _first_number(memory_at, ("memory.current", "memory.usage_in_bytes")),
+        memory_at,
+        processes,
+        _first_number(processes_at, ("pids.current",)),
+        processes_at,
+    )
+
+
+def parse_membership(text: str) -> Dict[str, str]:
+    """The group of each controller by the text of /proc/self/cgroup; version 2's under the empty name."""
+    found = {}  # type: Dict[str, str]
+    for line in text.splitlines():
+        parts = line.split(":", 2)
+        if len(parts) == 3:
+            for controller in parts[1].split(","):
+                found[controller] = parts[2]
+    return found
+
+
+def parse_mounts(text: str) -> List[Mounted]:
+    """The mounted hierarchies by the text of /proc/self/mountinfo."""
+    found = []  # type: List[Mounted]
+    for line in text.splitlines():
+        left, separator, right = line.partition(" - ")
+        fields, kind = left.split(), right.split()
+        if not separator or len(fields) < 5 or len(kind) < 3 or kind[0] not in ("cgroup", "cgroup2"):
+            continue
+        controllers = tuple(kind[2].split(",")) if kind[0] == "cgroup" else ()
+        found.append(Mounted(unescaped(fields[3]), unescaped(fields[4]), controllers))
+    return found
+
+
+def unescaped(text: str) -> str:
+    """A path of the mount tables, where blanks and the like stand as octal numbers."""
+    for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        text = text.replace(code, character)
+    return text
+
+
+def _upward(controller: str, membership: Dict[str, str], mounts: List[Mounted], base: str) -> Iterator[str]:
+    """The folders of the process's group and of those above it, as far as they are mounted."""
+    group = membership.get(controller)
+    if group is None:
+        return
+    for mount in mounts:
+        if (controller in mount.controllers) if controller else not mount.controllers:
+            root = mount.root.rstrip("/")
+            below = group[len(root) :] if group == root or group.startswith(root + "/") else ""
+            # Outside of what is mounted ("/../.."), the mount point is the nearest group that can be seen.
+            parts = [] if ".." in below.split("/") else [part for part in below.split("/") if part][:_DEEPEST]
+            for depth in range(len(parts), -1, -1):
+                folder = base + "/".join([mount.point.rstrip("/")] + parts[:depth])
+                if os.path.isdir(folder):
+                    yield folder
+            return
+
+
+def _any_v1(folders: Dict[str, List[str]]) -> bool:
+    return any(found for name, found in folders.items() if name)
+
+
+def _tightest_cpu(first: List[str], second: List[str]) -> Tuple[Optional[float], str]:
+    best, where = None, ""  # type: Optional[float], str
+    for folder in first + second:
+        if folder in first:
+            quota = _number(folder, "cpu.cfs_quota_us")
+            period = _number(folder, "cpu.cfs_period_us")
+        else:
+            quota, period = _pair(_read(folder + "/cpu.max"))
+        if quota is not None and period and quota > 0 and (best is None or quota / period < best):
+            best, where = quota / period, folder
+    return best, where
+
+
+def _pair(text: str) -> Tuple[Optional[int], Optional[int]]:
+    words = text.split()
+    if len(words) != 2 or not (words[0].isdigit() and words[1].isdigit()):
+        return None, None
+    return int(words[0]), int(words[1])
+
+
+def _tightest(places: List[Tuple[str, str]]) -> Tuple[Optional[int], str]:
+    best, where = None, ""  # type: Optional[int], str
+    for folder, name in places:
+        value = _number(folder, name)
+        if value is not None and 0 <= value < _UNLIMITED_BYTES and (best is None or value < best):
+            best, where = value, folder
+    return best, where
+
+
+def _throttled(folder: str) -> Optional[float]:
+    counts = {}  # type: Dict[str, int]
+    for line in _read(folder + "/cpu.stat").splitlines():
+        name, _, value = line.partition(" ")
+        if value.strip().isdigit():
+            counts[name] = int(value)
+    periods = counts.get("nr_periods", 0)
+    return counts.get("nr_throttled", 0) / periods if periods else None
+
+
+def _first_number(folder: str, names: Tuple[str, ...]) -> Optional[int]:
+    for name in names if folder else ():
+        value = _number(folder, name)
+        if value is not None:
+            return value
+    return None
+
+
+def _number(folder: str, name: str) -> Optional[int]:
+    text = _read("%s/%s" % (folder, name)).strip()
+    return int(text) if text.lstrip("-").isdigit() else None
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(1 << 20)
+    except OSError:
+        return ""

@@ -1,0 +1,116 @@
+"""Whether something keeps this node's clock right: what the kernel says of it, and which time daemon runs."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import struct
+import time
+
+from preflight.node.cheap import cheap
+from preflight.node.command import run
+from preflight.node.record import ANNOTATED, dataclass
+from preflight.node.wire import ProbeUnavailable
+
+if ANNOTATED:
+    from typing import Any, Dict, List, Optional, Tuple
+
+PROC = "/proc"
+#: Daemons that steer the clock, by the name the kernel has for their process (cut after 15 characters).
+DAEMONS = ("chronyd", "ntpd", "systemd-timesyn", "ptp4l", "phc2sys", "ntpd-rs-daemon", "openntpd", "timemaster")
+#: <sys/timex.h>: the kernel has not been told for a while that the clock is right.
+_STA_UNSYNC = 0x0040
+_TIMEX_BYTES = 208
+_CHRONYC_S = 1.5
+_MOST_PROCESSES = 20000
+
+
+@dataclass(frozen=True)
+class Clock:
+    """How well this clock is kept.
+
+    `synchronised` is None where the kernel may not be asked (`problem` says why). Errors are what the kernel believes,
+    in seconds. `daemons` are the time daemons seen; `daemon_offset_s` is how far the clock is ahead of chronyd's
+    sources, None where it does not say. `wall_s` and `monotonic_s` were read together.
+    """
+
+    wall_s: float
+    monotonic_s: float
+    synchronised: Optional[bool] = None
+    largest_error_s: Optional[float] = None
+    estimated_error_s: Optional[float] = None
+    frequency_ppm: Optional[float] = None
+    problem: str = ""
+    daemons: Tuple[str, ...] = ()
+    daemon_offset_s: Optional[float] = None
+    daemon_says: str = ""
+
+
+@cheap("kernel")
+def clock(params: Dict[str, Any]) -> Clock:
+    """The state of the clock of this node."""
+    daemons = tuple(running_daemons(PROC))
+    offset, says = (None, "")  # type: Optional[float], str
+    if "chronyd" in daemons:
+        try:
+            offset, says = parse_tracking(run(["chronyc", "-n", "tracking"], deadline_s=_CHRONYC_S).output)
+        except ProbeUnavailable as why:
+            says = why.reason
+    wall, monotonic = time.time(), time.monotonic()
+    try:
+        synchronised, largest, estimated, frequency = kernel_state()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        return Clock(wall, monotonic, problem=reason, daemons=daemons, daemon_offset_s=offset, daemon_says=says)
+    return Clock(wall, monotonic, synchronised, largest, estimated, frequency, "", daemons, offset, says)
+
+
+def kernel_state() -> Tuple[bool, float, float, float]:
+    """Synchronised, largest and estimated error in seconds, frequency correction in ppm, by adjtimex(2).
+
+    Raises OSError where the kernel may not be asked (as in containers), or has another layout.
+    """
+    if struct.calcsize("P") != 8:
+        raise OSError(0, "the clock's state is only read on 64-bit systems")
+    library = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(library, "adjtimex"):
+        raise OSError(0, "this C library has no adjtimex")
+    buffer = ctypes.create_string_buffer(_TIMEX_BYTES)
+    state = library.adjtimex(buffer)
+    if state < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return parse_timex(buffer.raw)
+
+
+def parse_timex(data: bytes) -> Tuple[bool, float, float, float]:
+    """What `kernel_state` returns, out of the bytes of a struct timex of a 64-bit kernel."""
+    _modes, _offset, frequency, largest, estimated, status = struct.unpack_from("=i4xqqqqi", data)
+    return not status & _STA_UNSYNC, largest / 1e6, estimated / 1e6, frequency / 65536.0
+
+
+def parse_tracking(text: str) -> Tuple[Optional[float], str]:
+    """Seconds that the clock is ahead, and the leap status, from what `chronyc tracking` prints."""
+    found = re.search(r"^System time\s*:\s*([0-9.]+) seconds (fast|slow) of NTP time", text, re.MULTILINE)
+    leap = re.search(r"^Leap status\s*:\s*(\S.*?)\s*$", text, re.MULTILINE)
+    offset = float(found.group(1)) * (1 if found.group(2) == "fast" else -1) if found else None
+    return offset, leap.group(1) if leap else ""
+
+
+def running_daemons(proc: str) -> List[str]:
+    """Time daemons among the processes that can be seen; in a container that is seldom all of them."""
+    found = set()
+    try:
+        names = [name for name in os.listdir(proc) if name.isdigit()][:_MOST_PROCESSES]
+    except OSError:
+        return []
+    for name in names:
+        try:
+            with open("%s/%s/comm" % (proc, name), encoding="utf-8", errors="replace") as file:
+                command = file.read(64).strip()
+        except OSError:
+            continue
+        if command in DAEMONS:
+            found.add("systemd-timesyncd" if command == "systemd-timesyn" else command)
+    return sorted(found)

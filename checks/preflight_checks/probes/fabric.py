@@ -1,0 +1,85 @@
+"""NVSwitches of this node, and the Fabric Manager that has to set them up."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+
+from preflight.node import command
+from preflight.node.record import ANNOTATED, dataclass
+from preflight.node.wire import ProbeUnavailable
+
+if ANNOTATED:
+    from typing import Any, Dict, Optional
+
+SWITCHES = "/proc/driver/nvidia-nvswitch/devices"
+PCI = "/sys/bus/pci/devices"
+PROC = "/proc"
+_NVIDIA, _BRIDGE = "0x10de", "0x068000"
+_TOOL_S = 2.0
+#: The kernel keeps 15 characters of a command's name.
+_PROCESS = "nv-fabricmanager"[:15]
+
+
+@dataclass(frozen=True)
+class Fabric:
+    """What there is to set up, and who does it.
+
+    `running` is None where it cannot be told, because processes of the machine cannot be seen from here; `service` is
+    systemd's word for the unit, `version` that of the installed Fabric Manager; empty where unknown.
+    """
+
+    switches: int
+    running: Optional[bool] = None
+    service: str = ""
+    version: str = ""
+
+
+def fabric(params: Dict[str, Any]) -> Fabric:
+    """Switches by the driver's list or, without it, by PCI class; nothing more is asked where there is none."""
+    switches = len(glob.glob(os.path.join(SWITCHES, "*"))) or _on_the_bus()
+    if not switches:
+        return Fabric(0)
+    return Fabric(switches, _running(), _service(), _version())
+
+
+def _on_the_bus() -> int:
+    count = 0
+    for device in glob.glob(os.path.join(PCI, "*")):
+        if _read(device, "class") == _BRIDGE and _read(device, "vendor") == _NVIDIA:
+            count += 1
+    return count
+
+
+def _running() -> Optional[bool]:
+    for path in glob.glob(os.path.join(PROC, "[0-9]*", "comm")):
+        if _read(os.path.dirname(path), "comm") == _PROCESS:
+            return True
+    return False if _read(os.path.join(PROC, "2"), "comm") == "kthreadd" else None
+
+
+def _service() -> str:
+    try:
+        ran = command.run(["systemctl", "is-active", "nvidia-fabricmanager"], deadline_s=_TOOL_S)
+    except ProbeUnavailable:
+        return ""
+    word = ran.output.strip()
+    return word if re.match(r"(active|inactive|failed|activating|deactivating|reloading)$", word) else ""
+
+
+def _version() -> str:
+    try:
+        ran = command.run(["nv-fabricmanager", "--version"], deadline_s=_TOOL_S)
+    except ProbeUnavailable:
+        return ""
+    match = re.search(r"(\d+\.\d+(?:\.\d+)?)", ran.output + ran.error)
+    return match.group(1) if match else ""
+
+
+def _read(folder: str, name: str) -> str:
+    try:
+        with open(os.path.join(folder, name), errors="replace") as file:
+            return file.read(256).strip()
+    except OSError:
+        return ""

@@ -1,0 +1,149 @@
+"""A folder that the job writes to: is it there or can it be made, may this user write, how much room is left."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from preflight.node.record import ANNOTATED, dataclass, field
+from preflight_checks.probes.mounts import mount_of, mounted
+from preflight_checks.probes.quotas import Quota, Target, quotas_of, targets_of
+
+if ANNOTATED:
+    from typing import Any, Dict, List, Optional, Tuple
+
+
+@dataclass(frozen=True)
+class FolderState:
+    """One folder, or the nearest one above it that exists (`nearest`), where it would be made.
+
+    `problem` is empty, `file` (something else than a folder), `dangling`, `denied`, `stale` or `other`. `writable` is
+    what the kernel answers for this user; a server may still refuse. Inodes are None where the file system has no
+    fixed number of them. `quota_problem` and `target_problem` say why quotas or targets are not known; they stay empty
+    where the file system has none.
+    """
+
+    path: str
+    resolved: str = ""
+    exists: bool = False
+    nearest: str = ""
+    problem: str = ""
+    detail: str = ""
+    writable: bool = False
+    file_system: str = ""
+    source: str = ""
+    mount_point: str = ""
+    read_only: bool = False
+    no_programs: bool = False
+    total_bytes: Optional[int] = None
+    free_bytes: Optional[int] = None
+    inodes_total: Optional[int] = None
+    inodes_free: Optional[int] = None
+    quotas: List[Quota] = field(default_factory=list)
+    quota_problem: str = ""
+    targets: List[Target] = field(default_factory=list)
+    target_problem: str = ""
+
+
+def folder_state(params: Dict[str, Any]) -> FolderState:
+    """Look at `params["path"]` as seen from the job context; nothing is made or written.
+
+    With `params["quota"]` quotas and targets are asked for, where the file system has any.
+    """
+    given = str(params["path"])
+    resolved = os.path.abspath(os.path.expandvars(os.path.expanduser(given)))
+    nearest, status, found = _nearest(resolved)
+    if status is None:
+        return FolderState(given, resolved, nearest=nearest, problem=found[0], detail=found[1])
+    if not stat.S_ISDIR(status.st_mode):
+        return FolderState(given, resolved, nearest == resolved, nearest, "file", "%s is no folder" % nearest)
+    real = os.path.realpath(nearest)
+    mount = mount_of(real, mounted())
+    try:
+        room = os.statvfs(nearest)
+    except OSError as error:
+        return FolderState(given, resolved, nearest == resolved, nearest, _kind(error), error.strerror or str(error))
+    quotas, quota_problem, targets, target_problem = [], "", [], ""  # type: List[Quota], str, List[Target], str
+    if params.get("quota") and mount is not None:
+        quotas, quota_problem = quotas_of(mount)
+        targets, target_problem = targets_of(mount)
+    return FolderState(
+        given,
+        resolved,
+        nearest == resolved,
+        nearest,
+        writable=os.access(nearest, os.W_OK | os.X_OK),
+        file_system=mount.kind if mount is not None else "",
+        source=mount.source if mount is not None else "",
+        mount_point=mount.point if mount is not None else "",
+        read_only=bool(room.f_flag & os.ST_RDONLY),
+        no_programs=bool(room.f_flag & getattr(os, "ST_NOEXEC", 8)),
+        total_bytes=room.f_blocks * room.f_frsize,
+        free_bytes=room.f_bavail * room.f_frsize,
+        inodes_total=room.f_files or None,
+        inodes_free=room.f_favail if room.f_files else None,
+        quotas=quotas,
+        quota_problem=quota_problem,
+        targets=targets,
+        target_problem=target_problem,
+    )
+
+
+def _nearest(path: str) -> Tuple[str, Optional[os.stat_result], Tuple[str, str]]:
+    """The path or the nearest folder above it that exists, and what stands in the way if not."""
+    at = path
+    while True:
+        try:
+            return at, os.stat(at), ("", "")
+        except OSError as error:
+            if os.path.islink(at):
+                return at, None, ("dangling", "%s links to %s, which is not there" % (at, os.readlink(at)))
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR) or at == "/":
+                return at, None, (_kind(error), "%s: %s" % (at, error.strerror or error))
+        at = os.path.dirname(at)
+
+
+def _kind(error: OSError) -> str:
+    if error.errno == errno.ESTALE:
+        return "stale"
+    return "denied" if isinstance(error, PermissionError) else "other"
+
+
+@dataclass(frozen=True)
+class Written:
+    """One small file written, made sure of, and removed again. `problem` is empty when all of it went well."""
+
+    folder: str
+    took_s: float
+    problem: str = ""
+
+
+def write_trial(params: Dict[str, Any]) -> Written:
+    """Write a file of 4 KiB into the folder `params["path"]` (or the nearest above it), fsync and remove it.
+
+    The only probe that writes anything outside of memory; it is asked for with the user's consent alone.
+    """
+    import tempfile
+    import time
+
+    resolved = os.path.abspath(os.path.expandvars(os.path.expanduser(str(params["path"]))))
+    folder = _nearest(resolved)[0]
+    began = time.monotonic()
+    name = ""
+    try:
+        descriptor, name = tempfile.mkstemp(prefix=".preflight-", dir=folder)
+        try:
+            os.write(descriptor, b"\0" * 4096)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        return Written(folder, time.monotonic() - began, error.strerror or str(error))
+    finally:
+        if name:
+            try:
+                os.unlink(name)
+            except OSError:
+                pass
+    return Written(folder, time.monotonic() - began)

@@ -1,0 +1,176 @@
+"""Every distribution that the ranks' interpreter finds, and what kind of interpreter it is; nothing is imported.
+
+Names and versions are taken from the names of the metadata folders on sys.path: reading every METADATA file of a large
+environment takes a second, and on a network file system many.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import json
+import os
+import re
+import sys
+from importlib import machinery
+
+from preflight.node.cheap import cheap
+from preflight.node.record import ANNOTATED, dataclass, field
+from preflight.redact import scrub
+from preflight_checks.probes.distributions import parse_folder
+
+if ANNOTATED:
+    from typing import Any, Dict, List, Optional
+
+#: So many distributions are listed; no environment of a job has more.
+MOST = 4000
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a distribution comes from that was not installed from an index: folder or address, and commit."""
+
+    place: str
+    commit: str = ""
+    editable: bool = False
+
+
+@dataclass(frozen=True)
+class Installed:
+    """The interpreter and its distributions, by normalised name.
+
+    `kind` is `venv`, `conda` or `system`. `twice` are distributions whose metadata is there in two versions in one
+    folder, as an interrupted upgrade leaves it. `unread` are folders of sys.path that could not be listed. `digest` is
+    of all names and versions, also where `distributions` holds only those that were asked for.
+    """
+
+    python: str
+    executable: str
+    resolved: str
+    prefix: str
+    kind: str
+    machine: str
+    abi: str
+    distributions: Dict[str, str] = field(default_factory=dict)
+    sources: Dict[str, Source] = field(default_factory=dict)
+    twice: Dict[str, List[str]] = field(default_factory=dict)
+    unread: List[str] = field(default_factory=list)
+    digest: str = ""
+
+
+@cheap("packages")
+def installed(params: Dict[str, Any]) -> Installed:
+    """What this interpreter finds. Run it in the job context.
+
+    With `params["only"]`, patterns of names, the others are counted into the digest alone: of thousands of nodes the
+    whole lists would be all that a recording holds.
+    """
+    found, twice, sources, unread = {}, {}, {}, []  # type: Dict[str, str], Dict[str, List[str]], Dict[str, Source], List[str]
+    for folder in dict.fromkeys(os.path.abspath(entry or ".") for entry in sys.path):
+        if not os.path.isdir(folder):
+            continue
+        try:
+            names = sorted(os.listdir(folder))
+        except OSError as error:
+            unread.append("%s: %s" % (folder, error.strerror or error))
+            continue
+        here = {}  # type: Dict[str, str]
+        for entry in names:
+            named = parse_folder(entry)
+            if named is None:
+                continue
+            name, version = named
+            if name in here and here[name] != version:
+                twice[name] = sorted({*twice.get(name, []), here[name], version})
+            here[name] = version
+            # As the import system has it, the first folder of sys.path counts.
+            if name not in found and len(found) < MOST:
+                found[name] = version
+                source = _source(os.path.join(folder, entry))
+                if source is not None:
+                    sources[name] = source
+    whole = "".join("%s==%s\n" % item for item in sorted(found.items()))
+    only = [str(pattern) for pattern in params.get("only", [])]
+    kept = {n: v for n, v in found.items() if not only or any(fnmatch.fnmatchcase(n, pattern) for pattern in only)}
+    return Installed(
+        sys.version.split()[0],
+        sys.executable or "",
+        os.path.realpath(sys.executable or ""),
+        sys.prefix,
+        _kind(),
+        os.uname().machine,
+        machinery.EXTENSION_SUFFIXES[0][1 : -len(".so")],
+        kept,
+        sources,
+        twice,
+        unread,
+        hashlib.sha256(whole.encode("utf-8", "replace")).hexdigest()[:16],
+    )
+
+
+def _kind() -> str:
+    if os.path.isdir(os.path.join(sys.prefix, "conda-meta")):
+        return "conda"
+    return "venv" if sys.prefix != sys.base_prefix else "system"
+
+
+def _source(folder: str) -> Optional[Source]:
+    """What direct_url.json says (PEP 610); None for a distribution from an index."""
+    try:
+        with open(os.path.join(folder, "direct_url.json"), encoding="utf-8", errors="replace") as file:
+            said = json.loads(file.read(65536))
+    except (OSError, ValueError):
+        return None
+    if not isinstance(said, dict) or not isinstance(said.get("url"), str):
+        return None
+    place = scrub(said["url"])
+    vcs, folder_info = said.get("vcs_info"), said.get("dir_info")
+    if isinstance(vcs, dict):
+        return Source(place, str(vcs.get("commit_id") or ""))
+    if isinstance(folder_info, dict) and folder_info.get("editable"):
+        path = place[len("file://") :] if place.startswith("file://") else place
+        return Source(path, commit_of(path), True)
+    return None
+
+
+def commit_of(folder: str) -> str:
+    """The commit that is checked out in `folder` or above it, read from .git without running git; empty without one."""
+    here = os.path.abspath(folder)
+    while True:
+        git = os.path.join(here, ".git")
+        if os.path.exists(git):
+            return _head(git)
+        above = os.path.dirname(here)
+        if above == here:
+            return ""
+        here = above
+
+
+def _head(git: str) -> str:
+    if os.path.isfile(git):
+        pointer = _text(git)
+        if not pointer.startswith("gitdir:"):
+            return ""
+        git = os.path.join(os.path.dirname(git), pointer[len("gitdir:") :].strip())
+    head = _text(os.path.join(git, "HEAD")).strip()
+    if not head.startswith("ref:"):
+        return head if re.match(r"^[0-9a-f]{40,64}$", head) else ""
+    reference = head[len("ref:") :].strip()
+    common = _text(os.path.join(git, "commondir")).strip()
+    for place in (git, os.path.join(git, common)) if common else (git,):
+        commit = _text(os.path.join(place, reference)).strip()
+        if not commit:
+            packed = _text(os.path.join(place, "packed-refs"))
+            lines = [line.split(" ") for line in packed.splitlines() if line.endswith(" " + reference)]
+            commit = lines[0][0] if lines else ""
+        if re.match(r"^[0-9a-f]{40,64}$", commit):
+            return commit
+    return ""
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(4 * 1024 * 1024)
+    except OSError:
+        return ""

@@ -1,0 +1,144 @@
+"""What the NVIDIA driver complained of in the kernel's log: Xid messages of GPUs, SXid messages of NVSwitches."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from typing import Any, Dict, Iterable, List, Optional, Tuple
+
+from preflight.node import command
+from preflight.node.record import dataclass, field
+from preflight.node.wire import ProbeUnavailable
+
+KMSG = "/dev/kmsg"
+TOOL_S = 3.0
+_LARGEST_RECORD = 8192
+_XID = re.compile(r"NVRM: (?:GPU \d+ )?Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)(?:, (.*))?")
+_SXID = re.compile(r"SXid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)(?:, (.*))?")
+_STAMP = re.compile(r"^(\d+\.\d+) ")
+_HINT = "not seeing messages from other users"
+#: What journalctl looks for; both kinds of message hold it.
+PATTERN = "Xid \\("
+
+
+@dataclass(frozen=True)
+class Complaint:
+    """Messages of one kind (`xid` or `sxid`), code and device since boot. Ages are seconds before the look."""
+
+    kind: str
+    code: int
+    pci: str
+    count: int
+    last_age_s: Optional[float]
+    text: str
+
+
+@dataclass(frozen=True)
+class KernelLog:
+    """The driver's complaints. `source` is where they were read; `reaches_back_s` how old the oldest record is."""
+
+    source: str
+    complaints: List[Complaint] = field(default_factory=list)
+    reaches_back_s: Optional[float] = None
+
+
+#: Age in seconds, and the line.
+Line = Tuple[Optional[float], str]
+
+
+def kernel_log(params: Dict[str, Any]) -> KernelLog:
+    """Complaints since boot, from the journal, else from the kernel's own buffer.
+
+    Raises ProbeUnavailable where neither may be read; an unprivileged user is often kept from both.
+    """
+    reasons: List[ProbeUnavailable] = []
+    for read in (_journal, _buffer):
+        try:
+            return read()
+        except ProbeUnavailable as error:
+            reasons.append(error)
+    kind = "denied" if any(error.kind == "denied" for error in reasons) else reasons[-1].kind
+    raise ProbeUnavailable(kind, "; ".join(error.reason for error in reasons))
+
+
+def _journal() -> KernelLog:
+    # Whether there is any message of this boot to be seen comes first: finding no Xid in nothing means nothing.
+    if not _ask_journal("--lines=1"):
+        raise ProbeUnavailable("missing", "the journal has no kernel messages of this boot")
+    now = time.time()
+    lines: List[Line] = []
+    for line in _ask_journal("--grep=" + PATTERN):
+        stamp = _STAMP.match(line)
+        lines.append((now - float(stamp.group(1)) if stamp else None, line))
+    return KernelLog("journalctl --dmesg", sum_up(lines))
+
+
+def _ask_journal(option: str) -> List[str]:
+    """Lines of the kernel's messages since boot. Raises ProbeUnavailable where this user is not shown them."""
+    words = ["journalctl", "--dmesg", "--boot", "--quiet", "--no-pager", "--output=short-unix", option]
+    ran = command.run(words, deadline_s=TOOL_S)
+    if _HINT in ran.error or "insufficient permissions" in ran.error.lower():
+        raise ProbeUnavailable("denied", "the journal shows this user no messages of the system")
+    # Exit code 1 without a word on standard error stands for "nothing matches".
+    said = ran.error.strip().splitlines()
+    if ran.exit_code not in (0, 1) or (ran.exit_code and said):
+        raise ProbeUnavailable("crashed", "journalctl ended with %d: %s" % (ran.exit_code, said[-1] if said else ""))
+    return ran.output.splitlines()
+
+
+def _buffer() -> KernelLog:
+    """The kernel's ring buffer: `level,number,microseconds since boot,flags;text` a record."""
+    try:
+        fd = os.open(KMSG, os.O_RDONLY | os.O_NONBLOCK)
+    except FileNotFoundError:
+        raise ProbeUnavailable("missing", "%s is not there" % KMSG) from None
+    except OSError as error:
+        raise ProbeUnavailable("denied", "%s may not be read: %s" % (KMSG, error.strerror)) from None
+    lines: List[Line] = []
+    oldest: Optional[float] = None
+    now = time.clock_gettime(time.CLOCK_MONOTONIC)
+    try:
+        while True:
+            try:
+                record = os.read(fd, _LARGEST_RECORD)
+            except BlockingIOError:
+                break
+            except BrokenPipeError:  # it was overwritten while we read; the next read goes on behind it
+                continue
+            except OSError as error:
+                raise ProbeUnavailable("denied", "%s may not be read: %s" % (KMSG, error.strerror)) from None
+            if not record:
+                break
+            head, _, text = record.decode("utf-8", "replace").partition(";")
+            parts = head.split(",")
+            age = now - int(parts[2]) / 1e6 if len(parts) > 2 and parts[2].isdigit() else None
+            oldest = age if oldest is None else oldest
+            if "Xid" in text:
+                lines.append((age, text))
+    finally:
+        os.close(fd)
+    return KernelLog(KMSG, sum_up(lines), oldest)
+
+
+def sum_up(lines: Iterable[Line]) -> List[Complaint]:
+    """Messages counted by kind, code and device, each with the youngest text."""
+    found: Dict[Tuple[str, int, str], Complaint] = {}
+    for age, line in lines:
+        match = _SXID.search(line) if "SXid" in line else _XID.search(line)
+        if match is None:
+            continue
+        kind = "sxid" if "SXid" in line else "xid"
+        key = (kind, int(match.group(2)), address(match.group(1)))
+        count = found[key].count + 1 if key in found else 1
+        text = (match.group(3) or "").strip()[:200]
+        last = found[key].last_age_s if key in found else None
+        ages = [value for value in (last, age) if value is not None]
+        found[key] = Complaint(*key, count, round(max(0.0, min(ages)), 1) if ages else None, text)
+    return [found[key] for key in sorted(found)]
+
+
+def address(said: str) -> str:
+    """`0000:3B:00` as the driver writes it, as the kernel writes it: `0000:3b:00.0`."""
+    said = said.lower()
+    return said if "." in said else said + ".0"

@@ -1,0 +1,116 @@
+"""All settings of this node's kernel, as sysctl names them, and of its modules."""
+
+from __future__ import annotations
+
+import os
+
+from preflight.node.cheap import cheap
+from preflight.node.record import ANNOTATED, dataclass, field
+from preflight.node.wire import ProbeUnavailable
+from preflight.redact import scrub
+
+if ANNOTATED:
+    from typing import Any, Dict, List, Optional, Tuple
+
+ROOT = "/proc/sys"
+MODULES = "/sys/module"
+#: What is no setting: counters, keys, and what is another on every node or at every look.
+VOLATILE = (
+    *("kernel.random.", "kernel.ns_last_pid", "kernel.pty.nr", "kernel.hostname", "kernel.domainname"),
+    *("kernel.tainted", "net.ipv4.tcp_fastopen_key", "sunrpc.transports", "fs.binfmt_misc."),
+    *("fs.file-nr", "fs.inode-nr", "fs.inode-state", "fs.dentry-state", "fs.quota.", "fs.aio-nr"),
+    *("net.netfilter.nf_conntrack_count", "net.netfilter.nf_conntrack_generation"),
+)
+#: Interfaces that containers and virtual machines come and go with.
+PASSING = ("veth", "docker", "br-", "cali", "cni", "flannel", "lxc", "tap", "vnet", "virbr", "kube-")
+_MOST = 8000
+_LONGEST = 512
+
+
+@dataclass(frozen=True)
+class KernelSettings:
+    """Values by name (`vm.swappiness`), words apart by one blank. `unread` counts those that this user may not read.
+
+    `modules` are the parameters of loaded and built-in modules (`nvme_core.io_timeout`).
+    """
+
+    values: Dict[str, str] = field(default_factory=dict)
+    unread: int = 0
+    modules: Dict[str, str] = field(default_factory=dict)
+
+
+@cheap("kernel")
+def kernel_settings(params: Dict[str, Any]) -> KernelSettings:
+    """Read them from the kernel's own files; no tool is run. Raises ProbeUnavailable where there are none."""
+    values, unread = read(ROOT)
+    if not values:
+        raise ProbeUnavailable("missing", "the kernel shows no settings below %s" % ROOT)
+    modules, hidden = read_modules(MODULES)
+    return KernelSettings(values, unread + hidden, modules)
+
+
+def read(root: str) -> Tuple[Dict[str, str], int]:
+    """Every setting below a folder, and how many could not be read."""
+    values: Dict[str, str] = {}
+    unread = 0
+    folders: List[Tuple[str, str]] = [(root, "")]
+    while folders and len(values) < _MOST:
+        folder, prefix = folders.pop()
+        try:
+            with os.scandir(folder) as entries:
+                listed = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
+        except OSError:
+            continue
+        for entry, is_folder in listed:
+            name = prefix + entry
+            if name.startswith(VOLATILE) or entry == "stable_secret" or (is_folder and entry.startswith(PASSING)):
+                continue
+            if is_folder:
+                folders.append((folder + "/" + entry, name + "."))
+                continue
+            text = _setting(folder + "/" + entry)
+            if text is None:
+                unread += 1
+            else:
+                values[name] = text
+    return values, unread
+
+
+def read_modules(root: str) -> Tuple[Dict[str, str], int]:
+    """Every parameter of every module below a folder by `module.parameter`, and how many could not be read."""
+    values: Dict[str, str] = {}
+    unread = 0
+    for module in _names(root):
+        folder = "%s/%s/parameters" % (root, module)
+        for name in _names(folder):
+            if len(values) >= _MOST:
+                return values, unread
+            text = _setting(folder + "/" + name)
+            if text is None:
+                unread += 1
+            else:
+                values["%s.%s" % (module, name)] = text
+    return values, unread
+
+
+def _names(folder: str) -> List[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
+def _setting(path: str) -> Optional[str]:
+    """What a file holds, words apart by one blank; None where it may only be written: it starts something."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        text = " ".join(os.read(fd, _LONGEST).decode("utf-8", "replace").split())
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+    # Few hold more than numbers; a command, as for core dumps, may hold anything.
+    return scrub(text) if "=" in text or "@" in text or " -" in text else text

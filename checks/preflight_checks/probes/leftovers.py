@@ -1,0 +1,410 @@
+"""What an earlier run left on this node: processes, shared memory, locks. Nothing is ended or removed."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import time
+
+from preflight.node.cheap import cheap
+from preflight.node.record import ANNOTATED, dataclass, field
+from preflight.redact import scrub
+
+if ANNOTATED:
+    from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
+
+PROC = "/proc"
+SHM = "/dev/shm"
+#: A node may have tens of thousands of processes.
+MOST_PROCESSES = 20000
+MOST_LISTED = 64
+#: A process that is stuck in the kernel is looked at twice, this far apart: every read from a disk is a moment of it.
+SECOND_LOOK_S = 0.3
+#: Looking through what processes have mapped may take this long.
+MAPS_WITHIN_S = 1.5
+#: Programs that start ranks or serve them, by the name of the program or the module behind `-m`.
+LAUNCHERS = {
+    "torchrun": "torchrun",
+    "torch.distributed.run": "torchrun",
+    "torch.distributed.launch": "torchrun",
+    "torch.distributed.elastic.multiprocessing": "torchrun",
+    "deepspeed.launcher.launch": "deepspeed",
+    "deepspeed.launcher.runner": "deepspeed",
+    "deepspeed": "deepspeed",
+    "paddle.distributed.launch": "paddle",
+    "paddle.distributed.fleet.launch": "paddle",
+    "fleetrun": "paddle",
+    "paddle": "paddle",
+    "accelerate": "accelerate",
+    "accelerate.commands.launch": "accelerate",
+    "horovodrun": "horovodrun",
+    "horovod.runner.mpi_run": "horovodrun",
+    "orted": "mpirun",
+    "prted": "mpirun",
+    "orterun": "mpirun",
+    "mpirun": "mpirun",
+    "hydra_pmi_proxy": "mpirun",
+    "composer": "composer",
+}
+#: What libraries leave in shared memory when they are killed, by the beginning of the name.
+SHM_PATTERNS = {
+    "torch_*": "torch",
+    "nccl-*": "NCCL",
+    "psm_*": "Python",
+    "psm3_*": "PSM3",
+    "vader_segment*": "Open MPI",
+    "sm_segment*": "Open MPI",
+    "ucx_shm_*": "UCX",
+    "paddle_*": "Paddle",
+    "plasma*": "Ray",
+    "cuda.shm.*": "CUDA",
+}
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process that belongs to a run. `what` is `program`, `launcher`, `server` or `worker`.
+
+    `orphan` says that what started it is gone; `state` is that of the kernel, `D` only where it was so twice.
+    """
+
+    pid: int
+    what: str
+    name: str
+    command: str
+    user: str
+    own: bool
+    age_s: float
+    state: str
+    orphan: bool = False
+    directory: str = ""
+    ports: List[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A file in shared memory whose makers are gone. Sizes are what it takes up."""
+
+    name: str
+    of: str
+    size_bytes: int
+    age_s: float
+    own: bool
+
+
+@dataclass(frozen=True)
+class Lock:
+    """A file by which torch keeps two processes from compiling one extension."""
+
+    path: str
+    age_s: float
+
+
+@dataclass(frozen=True)
+class Leftovers:
+    """What was found. `strangers` counts busy Python processes by user, `hidden` those whose command is not shown."""
+
+    processes: List[Process] = field(default_factory=list)
+    segments: List[Segment] = field(default_factory=list)
+    shm_bytes: int = 0
+    shm_total_bytes: Optional[int] = None
+    strangers: Dict[str, int] = field(default_factory=dict)
+    hidden: int = 0
+    compiling: bool = False
+
+
+@cheap("kernel")
+def leftovers(params: Dict[str, Any]) -> Leftovers:
+    """Processes that run one of `params["programs"]` (names of scripts or modules) or a launcher, and shared memory.
+
+    `params["ports"]` are the job's ports: a process that listens on one of them is told with it.
+    """
+    programs = [str(name) for name in params.get("programs", []) if str(name)]
+    ports = {int(port) for port in params.get("ports", [])}
+    table, hidden = _table()
+    mine = _relatives(table, os.getpid())
+    listeners = _listeners(ports)
+    found = []  # type: List[Process]
+    strangers = {}  # type: Dict[str, int]
+    compiling = False
+    for pid, entry in sorted(table.items()):
+        if pid in mine:
+            continue
+        compiling = compiling or os.path.basename(entry.words[0]) in ("ninja", "nvcc", "cicc", "cc1plus", "hipcc")
+        kind = classify(entry.words, programs, entry.role)
+        held = sorted(listeners.get(pid, set()))
+        if kind is None and held and entry.own:
+            kind = ("server", os.path.basename(entry.words[0]))
+        if kind is not None:
+            found.append(_process(pid, kind, entry, table, held))
+        elif not entry.own and _is_python(entry.words[0]) and entry.busy_share > 0.5:
+            strangers[entry.user] = strangers.get(entry.user, 0) + 1
+    segments, taken = _segments(set(table))
+    return Leftovers(
+        _looked_at_again(found)[:MOST_LISTED],
+        segments[:MOST_LISTED],
+        taken,
+        _size_of(SHM),
+        strangers,
+        hidden,
+        compiling,
+    )
+
+
+def locks(params: Dict[str, Any]) -> List[Lock]:
+    """Locks of torch's extension folders. Its own request, in the job context: the folder may be on a dead mount.
+
+    A lock is a plain file that torch makes and removes (torch/utils/file_baton.py before 2.14): one that a killed
+    process left keeps everybody waiting for ever (pytorch/pytorch#189245).
+    """
+    root = os.environ.get("TORCH_EXTENSIONS_DIR") or os.path.join(os.path.expanduser("~"), ".cache", "torch_extensions")
+    found = []  # type: List[Lock]
+    for pattern in ("*/lock", "*/*/lock"):
+        for path in sorted(glob.glob(os.path.join(glob.escape(root), pattern)))[:MOST_LISTED]:
+            try:
+                found.append(Lock(path, max(0.0, time.time() - os.stat(path).st_mtime)))
+            except OSError:
+                continue
+    return found
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One process in the table."""
+
+    words: List[str]
+    parent: int
+    state: str
+    user: str
+    own: bool
+    age_s: float
+    busy_share: float
+    role: str = ""
+
+
+def _table() -> Tuple[Dict[int, Entry], int]:
+    """Every process with a command line, and how many hid theirs."""
+    table = {}  # type: Dict[int, Entry]
+    hidden = 0
+    uid, ticks = os.getuid(), float(os.sysconf("SC_CLK_TCK"))
+    up = float((_text("uptime") or "0").split()[0])
+    for name in [entry for entry in os.listdir(PROC) if entry.isdigit()][:MOST_PROCESSES]:
+        stat = parse_stat(_text(name + "/stat"))
+        if stat is None:
+            continue
+        raw = _text(name + "/cmdline")
+        if not raw:
+            # The kernel's own have none either.
+            hidden += stat.parent not in (0, 2) and stat.state != "Z"
+            continue
+        try:
+            owner = os.stat(os.path.join(PROC, name)).st_uid
+        except OSError:
+            continue
+        age = max(0.0, up - stat.started_ticks / ticks)
+        share = (stat.cpu_ticks / ticks) / age if age > 1.0 else 0.0
+        words = [word for word in raw.split("\0") if word]
+        if words:
+            role = _role(name) if owner == uid else ""
+            table[int(name)] = Entry(words, stat.parent, stat.state, _user(owner), owner == uid, age, share, role)
+    return table, hidden
+
+
+@dataclass(frozen=True)
+class Stat:
+    """The fields of /proc/PID/stat that are used here."""
+
+    state: str
+    parent: int
+    cpu_ticks: int
+    started_ticks: int
+
+
+def parse_stat(text: str) -> Optional[Stat]:
+    """The text of /proc/PID/stat, whose second field may hold blanks and brackets; None for another shape."""
+    _, sign, rest = text.rpartition(")")
+    fields = rest.split()
+    if not sign or len(fields) < 20:
+        return None
+    try:
+        return Stat(fields[0], int(fields[1]), int(fields[11]) + int(fields[12]), int(fields[19]))
+    except ValueError:
+        return None
+
+
+def _role(name: str) -> str:
+    """What a process of our own takes itself for; the environment of others may not be read."""
+    for entry in _text(name + "/environ").split("\0"):
+        if entry.startswith(("TRAINING_ROLE=", "PADDLE_TRAINING_ROLE=", "DMLC_ROLE=")):
+            return entry.partition("=")[2]
+    return ""
+
+
+def classify(words: Sequence[str], programs: Sequence[str], role: str = "") -> Optional[Tuple[str, str]]:
+    """What a command line is to a job: its kind and the name it goes by; None for something else.
+
+    An editor with train.py open is no trainer: the program has to be what an interpreter runs.
+    """
+    first = os.path.basename(words[0])
+    if not _is_python(first):
+        launcher = LAUNCHERS.get(first)
+        return ("launcher", launcher) if launcher else None
+    run = ran_by_python(words)
+    if run is None:
+        return None
+    if "multiprocessing" in run and ("spawn_main" in run or "forkserver" in run or "resource_tracker" in run):
+        return ("worker", "multiprocessing")
+    for name in programs:
+        if run == name or os.path.basename(run) == os.path.basename(name):
+            is_server = role.upper() in ("PSERVER", "SERVER", "SCHEDULER") or "--role=pserver" in " ".join(words)
+            return ("server" if is_server else "program", name)
+    launcher = LAUNCHERS.get(run) or LAUNCHERS.get(os.path.basename(run))
+    return ("launcher", launcher) if launcher else None
+
+
+def ran_by_python(words: Sequence[str]) -> Optional[str]:
+    """The script or module that a Python command line runs, or the code behind `-c`."""
+    at = 1
+    while at < len(words):
+        word = words[at]
+        if word in ("-m", "-c"):
+            return words[at + 1] if at + 1 < len(words) else None
+        if word in ("-W", "-X", "-Q"):
+            at += 2
+        elif word.startswith("-") and word != "-":
+            at += 1
+        else:
+            return word
+    return None
+
+
+def _is_python(program: str) -> bool:
+    return re.match(r"^(python|pypy)[\d.]*$", os.path.basename(program)) is not None
+
+
+def _process(pid: int, kind: Tuple[str, str], entry: Entry, table: Dict[int, Entry], held: List[int]) -> Process:
+    shown = scrub(" ".join(entry.words))[:200]
+    # Whoever lost its parent is taken in by init or by a subreaper.
+    orphan = entry.parent <= 1 or entry.parent not in table
+    try:
+        directory = os.readlink(os.path.join(PROC, str(pid), "cwd"))
+    except OSError:
+        directory = ""
+    age = round(entry.age_s, 1)
+    return Process(pid, kind[0], kind[1], shown, entry.user, entry.own, age, entry.state, orphan, directory, held)
+
+
+def _looked_at_again(found: List[Process]) -> List[Process]:
+    if not any(process.state == "D" for process in found):
+        return found
+    time.sleep(SECOND_LOOK_S)
+    kept = []  # type: List[Process]
+    for process in found:
+        state = process.state
+        if state == "D":
+            again = parse_stat(_text("%d/stat" % process.pid))
+            state = again.state if again is not None else "X"
+        values = dict(process.__dict__, state=state)
+        kept.append(Process(**values))
+    return kept
+
+
+def _relatives(table: Dict[int, Entry], pid: int) -> Set[int]:
+    """This process, what is above it, and all that those have started for this run."""
+    above = {pid}
+    at = pid
+    while at in table and table[at].parent > 1:
+        at = table[at].parent
+        above.add(at)
+    # Below the agent all is ours, and so is what else the head has started, where it runs on this node: launchers that
+    # reach the other nodes. Of what is further above, such as the user's shell, only the line up to it.
+    ours = {pid, *(other for other in above if other in table and _is_head(table[other].words))}
+    changed = True
+    while changed:
+        changed = False
+        for other, entry in table.items():
+            if entry.parent in ours and other not in ours:
+                ours.add(other)
+                changed = True
+    return above | ours
+
+
+def _is_head(words: Sequence[str]) -> bool:
+    run = ran_by_python(words) if _is_python(words[0]) else words[0]
+    return run is not None and os.path.basename(run) == "preflight"
+
+
+def _listeners(ports: Set[int]) -> Dict[int, Set[int]]:
+    """Which processes listen on these ports, of those whose descriptors we may read."""
+    from preflight_checks.probes.ports import holders_of
+
+    found = {}  # type: Dict[int, Set[int]]
+    for port in sorted(ports)[:MOST_LISTED]:
+        for holder in holders_of(port):
+            if holder.pid and holder.listening:
+                found.setdefault(holder.pid, set()).add(port)
+    return found
+
+
+def _segments(alive: Set[int]) -> Tuple[List[Segment], int]:
+    """Files of dead makers in shared memory, largest first, and how much they take up."""
+    found = []  # type: List[Segment]
+    there = [(path, of) for pattern, of in SHM_PATTERNS.items() for path in glob.glob(os.path.join(SHM, pattern))]
+    used = _mapped() if there else set()
+    if used is None:
+        return [], 0
+    for path, of in there[:MOST_PROCESSES]:
+        name = os.path.basename(path)
+        if name in used or _maker(name) in alive:
+            continue
+        try:
+            status = os.stat(path)
+        except OSError:
+            continue
+        age = max(0.0, time.time() - status.st_mtime)
+        found.append(Segment(name, of, status.st_blocks * 512, round(age, 1), status.st_uid == os.getuid()))
+    found.sort(key=lambda segment: -segment.size_bytes)
+    return found, sum(segment.size_bytes for segment in found)
+
+
+def _maker(name: str) -> int:
+    """The process in the name of a segment: torch writes `torch_PID_...`."""
+    match = re.match(r"^torch_(\d+)_", name)
+    return int(match.group(1)) if match else -1
+
+
+def _mapped() -> Optional[Set[str]]:
+    """Names of segments that some process still has mapped, of those whose maps we may read; None when out of time."""
+    found: Set[str] = set()
+    prefix = SHM + "/"
+    until = time.monotonic() + MAPS_WITHIN_S
+    for name in [entry for entry in os.listdir(PROC) if entry.isdigit()][:MOST_PROCESSES]:
+        if time.monotonic() > until:
+            return None
+        for line in _text(name + "/maps", 4 * 1024 * 1024).splitlines():
+            at = line.find(prefix)
+            if at >= 0:
+                found.add(line[at + len(prefix) :].split(" ")[0])
+    return found
+
+
+def _size_of(folder: str) -> Optional[int]:
+    try:
+        status = os.statvfs(folder)
+    except OSError:
+        return None
+    return status.f_blocks * status.f_frsize
+
+
+def _user(uid: int) -> str:
+    # A look-up in the user database can hang on a dead directory server.
+    return {0: "root", os.getuid(): os.environ.get("USER") or "uid %d" % uid}.get(uid, "uid %d" % uid)
+
+
+def _text(name: str, most: int = 65536) -> str:
+    try:
+        with open(os.path.join(PROC, name), "rb") as file:
+            return file.read(most).decode("utf-8", "replace")
+    except OSError:
+        return ""

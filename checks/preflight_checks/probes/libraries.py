@@ -1,0 +1,193 @@
+"""Which file the dynamic loader takes for a library, by which of its rules, and which version that file is."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import glob
+import os
+import re
+
+from preflight.node import command
+from preflight.node.record import ANNOTATED, dataclass
+from preflight.node.wire import ProbeUnavailable
+from preflight_checks.probes.apart import apart
+from preflight_checks.probes.elf import Dynamic
+
+if ANNOTATED:
+    from typing import Any, Callable, Dict, List, Optional, Tuple
+
+    from preflight_checks.probes.apart import Say
+
+#: ld.so(8): looked in last.
+DEFAULT_FOLDERS = ("/lib64", "/usr/lib64", "/lib", "/usr/lib", "/lib/*-linux-gnu", "/usr/lib/*-linux-gnu")
+LOAD_S = 3.0
+_VERSION_IN_NAME = re.compile(r"\.so\.(\d+\.\d+(?:\.\d+)*)$")
+
+
+@dataclass(frozen=True)
+class Found:
+    """A library as the loader finds it. `via` says by which rule; `path` is empty where it finds none."""
+
+    name: str
+    path: str = ""
+    via: str = ""
+    version: str = ""
+    problem: str = ""
+
+
+@functools.lru_cache(maxsize=1)
+def cached() -> Dict[str, str]:
+    """The loader's cache: the first path for each name. Empty where ldconfig cannot be asked."""
+    try:
+        text = command.run(["ldconfig", "-p"], deadline_s=2.0, largest_output=4 << 20).output
+    except ProbeUnavailable:
+        return {}
+    found: Dict[str, str] = {}
+    for line in text.splitlines():
+        match = re.match(r"\s+(\S+) \(.*x86-64|aarch64.*\) => (\S+)", line) or re.match(
+            r"\s+(\S+) \(.*\) => (\S+)", line
+        )
+        if match and match.group(2):
+            found.setdefault(match.group(1), match.group(3))
+    return found
+
+
+def locate(name: str, user: Optional[Dynamic]) -> Found:
+    """The file that the loader takes for `name` when a library with this dynamic section needs it, or a program opens
+    it by name (None)."""
+    steps: List[Tuple[str, List[str]]] = []
+    if user is not None and user.rpath and not user.runpath:
+        steps.append(("the RPATH of the library that needs it", user.rpath))
+    steps.append(("LD_LIBRARY_PATH", [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]))
+    if user is not None and user.runpath:
+        steps.append(("the RUNPATH of the library that needs it", user.runpath))
+    for via, folders in steps:
+        for folder in folders:
+            path = os.path.join(folder, name)
+            if os.path.isfile(path):
+                return Found(name, path, via)
+    if name in cached():
+        return Found(name, cached()[name], "the loader's cache (ldconfig)")
+    for pattern in DEFAULT_FOLDERS:
+        for path in glob.glob(os.path.join(pattern, name)):
+            if os.path.isfile(path):
+                return Found(name, path, "the system's folders")
+    return Found(name)
+
+
+def with_version(found: Found, distributions: Dict[str, str], ask: Callable[[Any], str]) -> Found:
+    """`found` with its version: from its file's name, from the distribution it belongs to, or asked of itself.
+
+    `distributions` are versions by folder below `nvidia/` (`cudnn`, `nccl`); `ask` calls the loaded library.
+    """
+    if not found.path:
+        return found
+    version, problem = version_in_name(found.path), ""
+    parts = os.path.realpath(found.path).split(os.sep)
+    if not version and "nvidia" in parts[:-1]:
+        version = distributions.get(parts[parts.index("nvidia") + 1], "")
+    if not version:
+        version, problem = _asked(found.path, ask)
+    return Found(found.name, found.path, found.via, version, problem)
+
+
+def version_in_name(path: str) -> str:
+    """The version at the end of the file's real name: `libnccl.so.2.21.5`."""
+    match = _VERSION_IN_NAME.search(os.path.realpath(path))
+    return match.group(1) if match else ""
+
+
+def _asked(path: str, ask: Callable[[Any], str]) -> "tuple[str, str]":
+    def task(say: Say) -> None:
+        say({"at": "loading %s" % path})
+        say({"version": ask(ctypes.CDLL(path))})
+
+    (heard,) = apart([task], LOAD_S)
+    if heard.problem:
+        return "", "%s: %s" % (heard.at, heard.detail or heard.problem)
+    return str(heard.values.get("version", "")), ""
+
+
+def cudnn_version(library: Any) -> str:
+    """cuDNN's own answer: major * 1000 (10000 from 9 on) + minor * 100 + patch."""
+    library.cudnnGetVersion.restype = ctypes.c_size_t
+    number = int(library.cudnnGetVersion())
+    major = number // 10000 if number >= 90000 else number // 1000
+    rest = number - major * (10000 if number >= 90000 else 1000)
+    return "%d.%d.%d" % (major, rest // 100, rest % 100)
+
+
+def nccl_version(library: Any) -> str:
+    """NCCL's own answer: major * 1000 + minor * 100 + patch before 2.9, major * 10000 from there on."""
+    number = ctypes.c_int()
+    library.ncclGetVersion(ctypes.byref(number))
+    unit = 10000 if number.value >= 10000 else 1000
+    return "%d.%d.%d" % (number.value // unit, number.value % unit // 100, number.value % 100)
+
+
+@dataclass(frozen=True)
+class DriverLibrary:
+    """The user-space driver, libcuda.so.1, as a program in this context gets it.
+
+    `problem` is empty, `missing`, `empty` (a file of no bytes, as a broken container mount leaves), `unloadable` or
+    `timeout`. `empty_files` are further driver libraries of no bytes beside it.
+    """
+
+    path: str = ""
+    version: str = ""
+    problem: str = ""
+    detail: str = ""
+    empty_files: Optional[List[str]] = None
+
+
+DRIVER = "libcuda.so.1"
+
+
+def driver_version(path: str) -> str:
+    """The driver's version in the name of one of its libraries; empty for names with another count (`.so.1.1`, which
+    WSL and Jetson have)."""
+    version = version_in_name(path)
+    return version if version and int(version.split(".")[0]) >= 100 else ""
+
+
+def driver_library() -> DriverLibrary:
+    """Load it in a process of its own; loading starts nothing on the GPU."""
+    (heard,) = apart([_load_driver], LOAD_S)
+    expected = locate(DRIVER, None)
+    path = str(heard.values.get("path", "")) or expected.path
+    if not heard.problem:
+        return DriverLibrary(path, driver_version(path), empty_files=_empty_beside(path))
+    if heard.problem == "timeout":
+        return DriverLibrary(path, driver_version(path), "timeout", "loading it did not end within %g s" % LOAD_S)
+    if not path:
+        return DriverLibrary(problem="missing", detail=heard.detail)
+    try:
+        size = os.stat(path).st_size
+    except OSError as error:
+        return DriverLibrary(path, "", "unloadable", "%s: %s" % (path, error.strerror))
+    problem = "empty" if size == 0 else "unloadable"
+    return DriverLibrary(path, driver_version(path), problem, heard.detail, _empty_beside(path))
+
+
+def _load_driver(say: Say) -> None:
+    say({"at": "loading %s" % DRIVER})
+    ctypes.CDLL(DRIVER)
+    with open("/proc/self/maps") as file:
+        for line in file:
+            if "/libcuda.so" in line:
+                say({"path": line.split(None, 5)[-1].strip()})
+                return
+
+
+def _empty_beside(path: str) -> List[str]:
+    folder = os.path.dirname(path)
+    found = []
+    for name in ("libcuda.so*", "libnvidia-ml.so*", "libnvidia-ptxjitcompiler.so*", "libnvidia-nvvm.so*"):
+        for file in glob.glob(os.path.join(folder, name)):
+            try:
+                if os.stat(file).st_size == 0:
+                    found.append(os.path.basename(file))
+            except OSError:
+                continue
+    return sorted(found)

@@ -1,0 +1,250 @@
+"""What machine a node is: system, processors, memory, and settings of the kernel that ranks run faster or slower by."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+
+from preflight.node.cheap import cheap
+from preflight.node.record import ANNOTATED, dataclass, field
+
+if ANNOTATED:
+    from typing import Any, Dict, List, Optional
+
+PROC = "/proc"
+SYS = "/sys"
+ETC = "/etc"
+_MOST_CPUS = 4096
+#: Where the kernel of other processors than x86 says what they are.
+_MODEL_KEYS = ("model name", "cpu model", "Processor", "cpu")
+
+
+@dataclass(frozen=True)
+class NumaNode:
+    """One memory node: how many CPUs and how much memory belong to it."""
+
+    number: int
+    cpus: int
+    memory_bytes: Optional[int]
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The machine's memory in bytes; None where the kernel does not say."""
+
+    total_bytes: Optional[int] = None
+    available_bytes: Optional[int] = None
+    swap_total_bytes: Optional[int] = None
+    swap_free_bytes: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One node. Empty texts and None stand for what this system does not tell.
+
+    `governors` counts the CPUs under each frequency governor; `virtual` says that a hypervisor is below; `features` are
+    those of the first processor (`avx512f`).
+    """
+
+    kernel: str
+    architecture: str
+    system: str = ""
+    c_library: str = ""
+    uptime_s: Optional[float] = None
+    processor: str = ""
+    online_cpus: Optional[int] = None
+    present_cpus: Optional[int] = None
+    sockets: Optional[int] = None
+    virtual: bool = False
+    numa: List[NumaNode] = field(default_factory=list)
+    memory: Memory = field(default_factory=Memory)
+    swappiness: Optional[int] = None
+    huge_pages: str = ""
+    governors: Dict[str, int] = field(default_factory=dict)
+    clock_source: str = ""
+    clock_sources: List[str] = field(default_factory=list)
+    killed_for_memory: Optional[int] = None
+    logind: Dict[str, str] = field(default_factory=dict)
+    features: List[str] = field(default_factory=list)
+
+
+@cheap("kernel")
+def machine(params: Dict[str, Any]) -> Machine:
+    """The machine as the agent sees it; no tool is run, and nothing needs root."""
+    system = os.uname()
+    cpuinfo = parse_cpuinfo(_read(PROC + "/cpuinfo"))
+    clock = SYS + "/devices/system/clocksource/clocksource0/"
+    statistics = _pairs(_read(PROC + "/vmstat"))
+    return Machine(
+        system.release,
+        system.machine,
+        parse_os_release(_read(ETC + "/os-release")),
+        _c_library(),
+        _first_number(_read(PROC + "/uptime")),
+        cpuinfo.model,
+        _count(_read(SYS + "/devices/system/cpu/online")),
+        _count(_read(SYS + "/devices/system/cpu/present")),
+        cpuinfo.sockets,
+        cpuinfo.virtual,
+        numa_nodes(SYS),
+        parse_meminfo(_read(PROC + "/meminfo")),
+        _whole(_read(PROC + "/sys/vm/swappiness")),
+        _chosen(_read(SYS + "/kernel/mm/transparent_hugepage/enabled")),
+        governors(SYS),
+        _read(clock + "current_clocksource").strip(),
+        _read(clock + "available_clocksource").split(),
+        statistics.get("oom_kill"),
+        logind_settings(ETC),
+        cpuinfo.features,
+    )
+
+
+@dataclass(frozen=True)
+class _CpuInfo:
+    model: str
+    sockets: Optional[int]
+    virtual: bool
+    features: List[str]
+
+
+def parse_cpuinfo(text: str) -> _CpuInfo:
+    """Model and features, the number of sockets, and whether a hypervisor is told of, by the text of /proc/cpuinfo."""
+    models = {}  # type: Dict[str, str]
+    sockets = set()
+    features = []  # type: List[str]
+    for line in text.splitlines():
+        key, _, value = line.partition(":")
+        key, value = key.strip(), value.strip()
+        if key in _MODEL_KEYS and value:
+            models.setdefault(key, value)
+        elif key == "physical id":
+            sockets.add(value)
+        elif key in ("flags", "Features") and not features:
+            features = sorted(set(value.split()))
+    model = next((models[key] for key in _MODEL_KEYS if key in models), "")
+    return _CpuInfo(" ".join(model.split()), len(sockets) or None, "hypervisor" in features, features)
+
+
+def parse_meminfo(text: str) -> Memory:
+    """The machine's memory by the text of /proc/meminfo, which counts in KiB."""
+    found = {}  # type: Dict[str, int]
+    for line in text.splitlines():
+        name, _, rest = line.partition(":")
+        words = rest.split()
+        if words and words[0].isdigit():
+            found[name] = int(words[0]) * 1024
+    return Memory(*(found.get(name) for name in ("MemTotal", "MemAvailable", "SwapTotal", "SwapFree")))
+
+
+def parse_os_release(text: str) -> str:
+    """Name and version of the distribution: `ubuntu 22.04`."""
+    found = {}  # type: Dict[str, str]
+    for line in text.splitlines():
+        name, equals, value = line.partition("=")
+        if equals:
+            found[name.strip()] = value.strip().strip("\"'")
+    return " ".join(filter(None, (found.get("ID", ""), found.get("VERSION_ID", ""))))
+
+
+def numa_nodes(sys: str) -> List[NumaNode]:
+    """The memory nodes, by number."""
+    folder = sys + "/devices/system/node"
+    found = []  # type: List[NumaNode]
+    for name in _names(folder):
+        if not name.startswith("node") or not name[4:].isdigit():
+            continue
+        total = None  # type: Optional[int]
+        for line in _read("%s/%s/meminfo" % (folder, name)).splitlines():
+            words = line.split()
+            if "MemTotal:" in words[:-1]:
+                total = _kib(words[words.index("MemTotal:") + 1])
+        cpus = _count(_read("%s/%s/cpulist" % (folder, name))) or 0
+        found.append(NumaNode(int(name[4:]), cpus, total))
+    return sorted(found, key=lambda node: node.number)
+
+
+def governors(sys: str) -> Dict[str, int]:
+    """How many CPUs each governor of clock frequencies has; empty where frequencies are not the system's to choose."""
+    folder = sys + "/devices/system/cpu"
+    names = [name for name in _names(folder) if name.startswith("cpu") and name[3:].isdigit()][:_MOST_CPUS]
+    texts = (_read("%s/%s/cpufreq/scaling_governor" % (folder, name)).strip() for name in names)
+    return dict(sorted(Counter(text for text in texts if text).items()))
+
+
+#: What systemd does to somebody's processes and shared memory when the last session of theirs ends (logind.conf(5)).
+_LOGIND = ("KillUserProcesses", "RemoveIPC")
+
+
+def logind_settings(etc: str) -> Dict[str, str]:
+    """The two settings of systemd-logind as somebody wrote them down; without that its defaults hold."""
+    found = {}  # type: Dict[str, str]
+    drop_ins = ["%s/systemd/logind.conf.d/%s" % (etc, name) for name in _names(etc + "/systemd/logind.conf.d")]
+    for path in [etc + "/systemd/logind.conf", *sorted(drop_ins)]:
+        for line in _read(path).splitlines():
+            name, equals, value = line.partition("=")
+            if equals and name.strip() in _LOGIND:
+                found[name.strip()] = value.strip().lower()
+    return found
+
+
+def _c_library() -> str:
+    try:
+        return os.confstr("CS_GNU_LIBC_VERSION") or ""
+    except (AttributeError, ValueError, OSError):
+        return ""
+
+
+def _kib(word: str) -> Optional[int]:
+    return int(word) * 1024 if word.isdigit() else None
+
+
+def _count(text: str) -> Optional[int]:
+    """How many numbers a list such as `0-3,8` holds."""
+    total = 0
+    for part in text.strip().split(","):
+        first, dash, last = part.partition("-")
+        if first.isdigit():
+            total += int(last) - int(first) + 1 if dash and last.isdigit() else 1
+    return total or None
+
+
+def _pairs(text: str) -> Dict[str, int]:
+    found = {}  # type: Dict[str, int]
+    for line in text.splitlines():
+        name, _, value = line.partition(" ")
+        if value.strip().isdigit():
+            found[name] = int(value)
+    return found
+
+
+def _chosen(text: str) -> str:
+    """The word in brackets: `always [madvise] never`."""
+    return text.partition("[")[2].partition("]")[0]
+
+
+def _first_number(text: str) -> Optional[float]:
+    words = text.split()
+    try:
+        return float(words[0]) if words else None
+    except ValueError:
+        return None
+
+
+def _whole(text: str) -> Optional[int]:
+    return int(text) if text.strip().isdigit() else None
+
+
+def _names(folder: str) -> List[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            # Files below /proc/sys refuse to be read in larger pieces.
+            return file.read(1 << 20)
+    except OSError:
+        return ""

@@ -1,0 +1,246 @@
+"""Signs that a node will be taken away or restarted: a planned shutdown, a scheduler's or a cloud's plans."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+
+from preflight.node.cheap import cheap
+from preflight.node.command import run
+from preflight.node.record import ANNOTATED, dataclass, field
+from preflight.node.wire import ProbeUnavailable
+
+if ANNOTATED:
+    from typing import Any, Dict, List, Optional, Tuple
+
+RUN = "/run"
+ETC = "/etc"
+DMI = "/sys/class/dmi/id"
+_SCONTROL_S = 3.0
+_METADATA_S = 1.0
+_ADDRESS = "http://169.254.169.254"
+_LONGEST_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class Signs:
+    """What this node itself shows. `shutdown` is what is planned (reboot, poweroff ...), empty if nothing;
+    `shutdown_in_s` how far off it is by the node's own clock. `no_logins` is the text of the file that keeps users
+    out, None without one. `restart_wanted`: packages that were updated wait for a restart.
+    """
+
+    shutdown: str = ""
+    shutdown_in_s: Optional[float] = None
+    no_logins: Optional[str] = None
+    restart_wanted: bool = False
+
+
+@cheap("kernel")
+def signs(params: Dict[str, Any]) -> Signs:
+    """Look at what systemd and the distribution leave in /run and /etc; no daemon is asked."""
+    planned = parse_scheduled(_read(RUN + "/systemd/shutdown/scheduled") or "")
+    refusal = _read(RUN + "/nologin")
+    if refusal is None:
+        refusal = _read(ETC + "/nologin")
+    return Signs(
+        planned[0],
+        planned[1] - time.time() if planned[1] is not None else None,
+        refusal.strip()[:200] if refusal is not None else None,
+        os.path.exists(RUN + "/reboot-required"),
+    )
+
+
+def parse_scheduled(text: str) -> Tuple[str, Optional[float]]:
+    """What systemd-logind plans and when (seconds since 1970), by the text of /run/systemd/shutdown/scheduled."""
+    found = dict(line.partition("=")[::2] for line in text.splitlines())
+    when = found.get("USEC", "")
+    mode = found.get("MODE", "")
+    # A rehearsal (`shutdown -k`) only writes to everybody's terminal.
+    if not mode or mode.startswith("dry-") or not when.isdigit():
+        return "", None
+    return mode, int(when) / 1e6
+
+
+@dataclass(frozen=True)
+class SlurmNode:
+    """What Slurm says of one node; `reason` is what its administrator wrote."""
+
+    name: str
+    state: str
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Reservation:
+    """A reservation of Slurm's for maintenance. `starts_in_s` is negative once it has begun."""
+
+    name: str
+    nodes: str
+    starts_in_s: float
+    ends_in_s: float
+
+
+@dataclass(frozen=True)
+class SlurmPlans:
+    """Nodes that are not well to Slurm's mind, and its reservations for maintenance."""
+
+    nodes: List[SlurmNode] = field(default_factory=list)
+    reservations: List[Reservation] = field(default_factory=list)
+
+
+def slurm_plans(params: Dict[str, Any]) -> SlurmPlans:
+    """Ask Slurm's controller, from one node, about all of `params["nodes"]`.
+
+    Raises ProbeUnavailable where there is no Slurm, or it does not answer.
+    """
+    import shutil
+
+    if shutil.which("scontrol", path=os.environ.get("PATH", "") + ":/usr/bin:/opt/slurm/bin") is None:
+        raise ProbeUnavailable("missing", "there is no scontrol on the node")
+    names = ",".join(str(name) for name in params["nodes"])
+    nodes = run(["scontrol", "show", "node", "--oneliner", names], deadline_s=_SCONTROL_S)
+    lines = (nodes.error or nodes.output).strip().splitlines()
+    # A node that Slurm does not know is an answer; a controller that gives none is not asked a second time.
+    if nodes.exit_code and not any("not found" in line or "Invalid node name" in line for line in lines):
+        raise ProbeUnavailable("crashed", "scontrol: %s" % (lines[-1][:200] if lines else "it failed"))
+    reserved = run(["scontrol", "show", "reservation", "--oneliner"], deadline_s=_SCONTROL_S)
+    return SlurmPlans(parse_slurm_nodes(nodes.output), parse_reservations(reserved.output, time.time()))
+
+
+def parse_slurm_nodes(text: str) -> List[SlurmNode]:
+    """The nodes whose state says more than that they are in use or idle, in what `scontrol show node -o` prints."""
+    found = []  # type: List[SlurmNode]
+    for line in text.splitlines():
+        name, state = re.search(r"\bNodeName=(\S+)", line), re.search(r"\bState=(\S+)", line)
+        if not name or not state:
+            continue
+        words = set(re.split(r"[+*~#!%$@^-]", state.group(1).upper()))
+        if words & {"DOWN", "DRAIN", "DRAINING", "DRAINED", "FAIL", "FAILING", "MAINT", "NOT_RESPONDING", "REBOOT"} or (
+            "*" in state.group(1)
+        ):
+            reason = re.search(r"\bReason=(.*?)(?: \[\S+\])?(?:\s+\w+=|\s*$)", line)
+            found.append(SlurmNode(name.group(1), state.group(1), reason.group(1).strip()[:200] if reason else ""))
+    return found
+
+
+def parse_reservations(text: str, now: float) -> List[Reservation]:
+    """The reservations for maintenance that have not ended, in what `scontrol show reservation -o` prints."""
+    found = []  # type: List[Reservation]
+    for line in text.splitlines():
+        values = dict(re.findall(r"(\w+)=(\S+)", line))
+        if "MAINT" not in values.get("Flags", "").split(",") or not values.get("ReservationName"):
+            continue
+        start, end = _local_time(values.get("StartTime", "")), _local_time(values.get("EndTime", ""))
+        if start is not None and end is not None and end > now:
+            found.append(Reservation(values["ReservationName"], values.get("Nodes", ""), start - now, end - now))
+    return found
+
+
+def _local_time(text: str) -> Optional[float]:
+    try:
+        return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
+    except ValueError:
+        return None
+
+
+@dataclass(frozen=True)
+class CloudEvents:
+    """What the cloud says it will do with this machine: one line for each event, empty for none."""
+
+    cloud: str
+    events: List[str] = field(default_factory=list)
+
+
+def cloud_events(params: Dict[str, Any]) -> CloudEvents:
+    """Ask the metadata service of the cloud this machine says it is of. Asked for with the user's consent alone.
+
+    Raises ProbeUnavailable for a machine of no cloud that is known, or without an answer.
+    """
+    cloud = which_cloud(DMI)
+    if not cloud:
+        raise ProbeUnavailable("missing", "the firmware names no cloud whose events are known")
+    try:
+        if cloud == "aws":
+            return CloudEvents(cloud, _aws())
+        if cloud == "azure":
+            body = _get("/metadata/scheduledevents?api-version=2020-07-01", {"Metadata": "true"})
+            return CloudEvents(cloud, parse_azure(body or ""))
+        body = _get("/computeMetadata/v1/instance/maintenance-event", {"Metadata-Flavor": "Google"})
+        return CloudEvents(cloud, [body.strip()] if body and body.strip() not in ("NONE", "") else [])
+    except OSError as error:
+        raise ProbeUnavailable("timeout", "the cloud's own service does not answer: %s" % error) from None
+
+
+def which_cloud(dmi: str) -> str:
+    """`aws`, `azure`, `gcp`, or empty, by what the firmware says."""
+    words = " ".join(_read("%s/%s" % (dmi, name)) or "" for name in ("sys_vendor", "board_vendor", "product_name"))
+    if "Amazon EC2" in words:
+        return "aws"
+    if "Google" in words:
+        return "gcp"
+    # Hyper-V elsewhere has the vendor, too; only Azure has the tag.
+    tag = (_read(dmi + "/chassis_asset_tag") or "").strip()
+    return "azure" if tag == "7783-7084-3265-9085-8269-3286-77" else ""
+
+
+def _aws() -> List[str]:
+    token = _get("/latest/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": "60"}, method="PUT")
+    headers = {"X-aws-ec2-metadata-token": token.strip()} if token else {}
+    events = parse_aws(_get("/latest/meta-data/events/maintenance/scheduled", headers) or "")
+    interruption = _get("/latest/meta-data/spot/instance-action", headers)
+    return events + (["spot: " + interruption.strip()[:200]] if interruption else [])
+
+
+def parse_aws(text: str) -> List[str]:
+    """One line for each active event of EC2's list."""
+    return [
+        "%s: %s to %s" % (event.get("Code", "?"), event.get("NotBefore", "?"), event.get("NotAfter", "?"))
+        for event in _dictionaries(text, "")
+        if event.get("State") == "active"
+    ]
+
+
+def parse_azure(text: str) -> List[str]:
+    """One line for each of Azure's scheduled events."""
+    return [
+        "%s: %s" % (event.get("EventType", "?"), event.get("NotBefore") or "now")
+        for event in _dictionaries(text, "Events")
+    ]
+
+
+def _dictionaries(text: str, key: str) -> List[Dict[str, Any]]:
+    try:
+        body = json.loads(text) if text.strip() else []
+    except ValueError:
+        return []
+    if key:
+        body = body.get(key, []) if isinstance(body, dict) else []
+    return [event for event in body if isinstance(event, dict)] if isinstance(body, list) else []
+
+
+def _get(path: str, headers: Dict[str, str], method: str = "GET") -> Optional[str]:
+    """The answer to one question; None where the service knows no such thing. Raises OSError without an answer."""
+    # Slow to import, and only needed where the user allowed it.
+    import urllib.error
+    import urllib.request
+
+    # No proxy: the address is the machine's own, and nobody else's business.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    asked = urllib.request.Request(_ADDRESS + path, headers=headers, method=method)
+    try:
+        with opener.open(asked, timeout=_METADATA_S) as answer:
+            return str(answer.read(_LONGEST_BYTES).decode("utf-8", "replace"))
+    except urllib.error.HTTPError as error:
+        if error.code in (404, 403, 401):
+            return None
+        raise
+
+
+def _read(path: str) -> Optional[str]:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(1 << 16)
+    except OSError:
+        return None

@@ -1,0 +1,186 @@
+"""Which hardware addresses this node knows for others, and which of them answer when it asks.
+
+The neighbour table is open to everybody and tells of one answer for each address. Asking anew, which shows two
+machines that answer for one address, needs a packet socket (CAP_NET_RAW).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import select
+import socket
+import struct
+import time
+
+from preflight.node.record import ANNOTATED, dataclass, field
+from preflight.node.wire import ProbeUnavailable
+from preflight_checks.probes.interfaces import interfaces
+
+if ANNOTATED:
+    from typing import Any, Dict, List, Optional, Tuple
+
+_SIOCGIFHWADDR = 0x8927
+_ETH_P_ARP, _ETH_P_IP, _REQUEST, _REPLY = 0x0806, 0x0800, 1, 2
+_ARP = struct.Struct("!HHBBH6s4s6s4s")
+#: struct ndmsg of linux/neighbour.h, and the two attributes that matter here.
+_NDMSG, _NDA_DST, _NDA_LLADDR = struct.Struct("=BxxxiHBB"), 1, 2
+#: Incomplete and failed entries hold no answer; local ones (no ARP) are of no kind of machine.
+_NO_ANSWER = 0x01 | 0x20 | 0x40
+_ASK_S = 0.3
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """What the kernel knows of an address on one of its own networks."""
+
+    address: str
+    hardware: str
+    interface: str
+
+
+@dataclass(frozen=True)
+class Card:
+    """An interface of this node with its hardware address and its addresses."""
+
+    name: str
+    hardware: str
+    addresses: List[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """The neighbour table and the cards of a node. `answers` holds who answered for each address that was asked for;
+    `not_asked` says why nothing could be asked."""
+
+    table: List[Neighbour] = field(default_factory=list)
+    cards: List[Card] = field(default_factory=list)
+    answers: Dict[str, List[str]] = field(default_factory=dict)
+    not_asked: str = ""
+
+
+def neighbours(params: Dict[str, Any]) -> Neighbours:
+    """The table, and, where that is allowed, who answers for each of `params["ask"]` (IPv4 addresses).
+
+    Raises ProbeUnavailable when the kernel gives no table.
+    """
+    cards = [
+        Card(item.name, hardware, [address.address for address in item.addresses])
+        for item in interfaces({}).interfaces
+        for hardware in [_hardware_of(item.name)]
+        if hardware and not item.loopback
+    ]
+    try:
+        table = _table()
+    except OSError as error:
+        raise ProbeUnavailable("denied", "the neighbour table cannot be read: %s" % error) from None
+    wanted = [str(address) for address in params.get("ask") or [] if ":" not in str(address)]
+    try:
+        answers, why_not = _ask_all(wanted, table, cards), ""
+    except OSError as error:
+        answers, why_not = {}, "asking for hardware addresses needs CAP_NET_RAW (%s)" % (error.strerror or error)
+    return Neighbours(table, cards, answers, why_not)
+
+
+def _hardware_of(name: str) -> str:
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as plain:
+            answer = fcntl.ioctl(plain.fileno(), _SIOCGIFHWADDR, struct.pack("16s24x", name.encode()[:15]))
+    except OSError:
+        return ""
+    kind, hardware = struct.unpack_from("=H6s", answer, 16)
+    return spelled(hardware) if kind == 1 and any(hardware) else ""
+
+
+def spelled(hardware: bytes) -> str:
+    """`02:42:ac:11:00:02`."""
+    return ":".join("%02x" % byte for byte in hardware)
+
+
+def _table() -> List[Neighbour]:
+    """All entries of both families, by netlink."""
+    found = []  # type: List[Neighbour]
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as netlink:
+        netlink.settimeout(1.0)
+        # RTM_GETNEIGH with NLM_F_REQUEST and NLM_F_DUMP.
+        netlink.send(struct.pack("=IHHII", 16 + _NDMSG.size, 30, 0x301, 1, 0) + _NDMSG.pack(0, 0, 0, 0, 0))
+        while True:
+            rows, over = parse_neighbours(netlink.recv(1 << 17))
+            for index, address, hardware in rows:
+                try:
+                    found.append(Neighbour(address, hardware, socket.if_indextoname(index)))
+                except OSError:
+                    continue
+            if over:
+                return found
+
+
+def parse_neighbours(data: bytes) -> Tuple[List[Tuple[int, str, str]], bool]:
+    """Interface index, address and hardware address of each answered entry in netlink's answer; whether it ends."""
+    found = []  # type: List[Tuple[int, str, str]]
+    at = 0
+    while at + 16 <= len(data):
+        length, kind = struct.unpack_from("=IH", data, at)
+        if length < 16 or kind in (2, 3):  # NLMSG_ERROR, NLMSG_DONE
+            return found, True
+        if kind == 28 and length >= 16 + _NDMSG.size:  # RTM_NEWNEIGH
+            family, index, state, _, _ = _NDMSG.unpack_from(data, at + 16)
+            row = _entry(family, data[at + 16 + _NDMSG.size : at + length])
+            if row is not None and not state & _NO_ANSWER:
+                found.append((index, row[0], row[1]))
+        at += (length + 3) & ~3
+    return found, False
+
+
+def _entry(family: int, attributes: bytes) -> Optional[Tuple[str, str]]:
+    address = hardware = ""
+    at = 0
+    while at + 4 <= len(attributes):
+        size, name = struct.unpack_from("=HH", attributes, at)
+        if size < 4:
+            break
+        value = attributes[at + 4 : at + size]
+        if name == _NDA_DST and family in (socket.AF_INET, socket.AF_INET6) and len(value) in (4, 16):
+            address = socket.inet_ntop(family, value)
+        elif name == _NDA_LLADDR and len(value) == 6:
+            hardware = spelled(value)
+        at += (size + 3) & ~3
+    return (address, hardware) if address and hardware else None
+
+
+def _ask_all(wanted: List[str], table: List[Neighbour], cards: List[Card]) -> Dict[str, List[str]]:
+    """Ask for each address over the interface that the table has it on. Raises OSError where that is not allowed."""
+    over = {entry.address: entry.interface for entry in table}
+    own = {card.name: card for card in cards}
+    found = {}  # type: Dict[str, List[str]]
+    for name in sorted({over[address] for address in wanted if over.get(address) in own}):
+        card = own[name]
+        mine = [address for address in card.addresses if ":" not in address]
+        here = [address for address in wanted if over.get(address) == name]
+        if mine:
+            found.update(_ask(name, card.hardware, mine[0], here))
+    return found
+
+
+def _ask(name: str, hardware: str, mine: str, wanted: List[str]) -> Dict[str, List[str]]:
+    """Who answers for these addresses on one interface: an ARP request each, and all the answers to it."""
+    found = {address: [] for address in wanted}  # type: Dict[str, List[str]]
+    me, sender = bytes(int(part, 16) for part in hardware.split(":")), socket.inet_aton(mine)
+    with socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(_ETH_P_ARP)) as raw:
+        raw.bind((name, _ETH_P_ARP))
+        everybody = (name, _ETH_P_ARP, 0, 1, b"\xff" * 6)
+        for address in wanted:
+            target = socket.inet_aton(address)
+            raw.sendto(_ARP.pack(1, _ETH_P_IP, 6, 4, _REQUEST, me, sender, b"\0" * 6, target), everybody)
+        until = time.monotonic() + _ASK_S
+        while time.monotonic() < until:
+            readable, _, _ = select.select([raw], [], [], max(0.0, until - time.monotonic()))
+            if not readable:
+                break
+            data = raw.recv(2048)
+            if len(data) < _ARP.size:
+                continue
+            _, _, _, _, kind, who, whose, _, _ = _ARP.unpack_from(data)
+            heard = found.get(socket.inet_ntoa(whose))
+            if kind == _REPLY and heard is not None and spelled(who) not in heard:
+                heard.append(spelled(who))
+    return found

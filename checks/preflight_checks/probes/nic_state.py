@@ -1,0 +1,218 @@
+"""How each network interface is doing: speed, bonding, error counters, driver, and the kernel's rules for it.
+
+Everything is read from /sys and /proc, where they show this network namespace, and from the ethtool ioctl, which
+needs no privilege. A field is None, or empty, where the kernel does not say.
+"""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import os
+import socket
+import struct
+
+from preflight.node.cheap import cheap
+from preflight.node.record import ANNOTATED, dataclass, field
+from preflight.node.wire import ProbeUnavailable
+
+if ANNOTATED:
+    from typing import Any, Dict, List, Optional, Tuple
+
+NET = "/sys/class/net"
+CONF = "/proc/sys/net/ipv4/conf"
+#: A node with more interfaces is a host of containers; theirs are not the job's.
+MOST = 64
+_SIOCETHTOOL, _GDRVINFO = 0x8946, 0x3
+_COUNTERS = ("rx_packets", "tx_packets", "rx_errors", "tx_errors", "rx_dropped", "tx_dropped", "rx_crc_errors")
+
+
+@dataclass(frozen=True)
+class Member:
+    """One member of a bond, and whether the bond finds its link up."""
+
+    name: str
+    up: Optional[bool]
+    speed_mbps: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class NicState:
+    """One interface. `bond_mode` is empty for what is no bond; `members` are then its slaves.
+
+    `counters` are those of /sys/class/net/NAME/statistics since the driver was loaded.
+    """
+
+    name: str
+    operstate: str = ""
+    speed_mbps: Optional[int] = None
+    duplex: str = ""
+    driver: str = ""
+    firmware: str = ""
+    carrier_changes: Optional[int] = None
+    counters: Dict[str, int] = field(default_factory=dict)
+    bond_mode: str = ""
+    members: List[Member] = field(default_factory=list)
+    rp_filter: Optional[int] = None
+    arp_ignore: Optional[int] = None
+    arp_announce: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class NicStates:
+    """All interfaces but loopback and veth pairs; `policy_rules` counts routing rules beyond the three of every kernel.
+
+    `left_out` counts interfaces beyond the first MOST.
+    """
+
+    interfaces: List[NicState]
+    policy_rules: Optional[int] = None
+    left_out: int = 0
+
+
+@cheap("kernel")
+def nic_states(params: Dict[str, Any]) -> NicStates:
+    """The state of every interface. Raises ProbeUnavailable where /sys does not show this network namespace."""
+    try:
+        names = sorted(os.listdir(NET))
+    except OSError as error:
+        kind = "denied" if isinstance(error, PermissionError) else "missing"
+        raise ProbeUnavailable(kind, "%s cannot be listed: %s" % (NET, error.strerror)) from None
+    ours = [name for name in names if name != "lo" and not name.startswith("veth") and shows(name)]
+    if not ours and any(name != "lo" and _exists(name) is False for name in names):
+        raise ProbeUnavailable("missing", "%s shows the interfaces of another network namespace" % NET)
+    return NicStates([_state(name) for name in ours[:MOST]], _policy_rules(), max(0, len(ours) - MOST))
+
+
+def shows(name: str) -> bool:
+    """Whether /sys speaks of our interface of this name, and not of that of another network namespace."""
+    return _exists(name) is True and _number(os.path.join(NET, name, "ifindex")) == socket.if_nametoindex(name)
+
+
+def _exists(name: str) -> Optional[bool]:
+    if not os.path.isdir(os.path.join(NET, name)):
+        return None  # such as the file bonding_masters
+    try:
+        socket.if_nametoindex(name)
+    except OSError:
+        return False
+    return True
+
+
+def _state(name: str) -> NicState:
+    folder = os.path.join(NET, name)
+    driver, firmware = driver_of(name)
+    counters = {}  # type: Dict[str, int]
+    for counter in _COUNTERS:
+        value = _number(os.path.join(folder, "statistics", counter))
+        if value is not None:
+            counters[counter] = value
+    mode, members = _bond(folder)
+    return NicState(
+        name,
+        _text(os.path.join(folder, "operstate")),
+        _speed(folder),
+        _text(os.path.join(folder, "duplex")),
+        driver,
+        firmware,
+        _number(os.path.join(folder, "carrier_changes")),
+        counters,
+        mode,
+        members,
+        _effective(name, "rp_filter"),
+        _effective(name, "arp_ignore"),
+        _effective(name, "arp_announce"),
+    )
+
+
+def _bond(folder: str) -> Tuple[str, List[Member]]:
+    """The mode of a bond (`802.3ad`) and its members; empty for anything else."""
+    mode = _text(os.path.join(folder, "bonding", "mode")).split(" ")[0]
+    members = []  # type: List[Member]
+    for name in _text(os.path.join(folder, "bonding", "slaves")).split():
+        other = os.path.join(NET, name)
+        status = _text(os.path.join(other, "bonding_slave", "mii_status"))
+        members.append(Member(name, None if not status else status == "up", _speed(other)))
+    return mode, members
+
+
+def driver_of(name: str) -> Tuple[str, str]:
+    """Driver and firmware version, as `ethtool -i` shows them; empty where the interface has none."""
+    answer = array.array("B", struct.pack("=I192x", _GDRVINFO))
+    address, _length = answer.buffer_info()
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as plain:
+            fcntl.ioctl(plain.fileno(), _SIOCETHTOOL, struct.pack("16sP16x", name.encode()[:15], address))
+    except (OSError, struct.error):
+        return "", ""
+    return parse_driver(answer.tobytes())
+
+
+def parse_driver(data: bytes) -> Tuple[str, str]:
+    """Driver and firmware out of a `struct ethtool_drvinfo`."""
+
+    def text(at: int) -> str:
+        return data[at : at + 32].split(b"\0")[0].decode("utf-8", "replace").strip()
+
+    firmware = text(68)
+    return text(4), "" if firmware in ("N/A", "n/a") else firmware
+
+
+def _effective(name: str, setting: str) -> Optional[int]:
+    """The larger of the interface's own value and that of `all`, which is what the kernel heeds."""
+    found = [_number(os.path.join(CONF, which, setting)) for which in ("all", name)]
+    known = [value for value in found if value is not None]
+    return max(known) if len(known) == 2 else None
+
+
+def _speed(folder: str) -> Optional[int]:
+    speed = _number(os.path.join(folder, "speed"))
+    return speed if speed is not None and speed > 0 else None
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            return file.read(4096).decode("utf-8", "replace").strip()
+    except OSError:  # what the driver cannot say is EINVAL
+        return ""
+
+
+def _number(path: str) -> Optional[int]:
+    try:
+        return int(_text(path))
+    except ValueError:
+        return None
+
+
+def _policy_rules() -> Optional[int]:
+    """Routing rules for IPv4 beyond local, main and default; None when netlink does not say."""
+    body = struct.pack("=BBBBBBBBI", socket.AF_INET, 0, 0, 0, 0, 0, 0, 0, 0)
+    try:
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as netlink:
+            netlink.settimeout(1.0)
+            netlink.send(struct.pack("=IHHII", 16 + len(body), 34, 0x301, 1, 0) + body)
+            count = 0
+            while True:
+                found, more = parse_rules(netlink.recv(65536))
+                count += found
+                if not more:
+                    return max(0, count - 3)
+    except (OSError, AttributeError, struct.error):
+        return None
+
+
+def parse_rules(data: bytes) -> Tuple[int, bool]:
+    """How many rules one netlink answer lists, and whether more answers follow. Raises OSError for a refusal."""
+    at = count = 0
+    while at + 16 <= len(data):
+        length, kind = struct.unpack_from("=IH", data, at)
+        if length < 16:
+            break
+        if kind == 3:
+            return count, False
+        if kind == 2:
+            raise OSError("netlink refused to list routing rules")
+        count += kind == 32
+        at += (length + 3) & ~3
+    return count, bool(data)

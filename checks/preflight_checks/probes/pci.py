@@ -1,0 +1,120 @@
+"""PCI bridges above GPUs and network cards that redirect peer traffic (ACS), and the mode of the IOMMU.
+
+ACS stands in the extended configuration space, which only root may read: without it the bridges are counted as
+unreadable. The mode of the IOMMU needs no privilege.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+
+from preflight.node.record import ANNOTATED, dataclass, field
+from preflight.node.wire import ProbeUnavailable
+
+if ANNOTATED:
+    from typing import Any, Dict, List, Optional, Set
+
+DEVICES = "/sys/bus/pci/devices"
+CPUINFO = "/proc/cpuinfo"
+CMDLINE = "/proc/cmdline"
+_ACS = 0x000D
+#: Bits of the control register that send requests or completions between peers up to the root (PCIe, 7.7.7.3).
+_REDIRECT = 0x04 | 0x08
+#: Display and 3D controllers, network and InfiniBand controllers, and others for processing (AMD's accelerators).
+_GPU = ("0x0300", "0x0302", "0x1200")
+_NIC = ("0x0200", "0x0207")
+
+
+@dataclass(frozen=True)
+class Pci:
+    """What stands between GPUs and RDMA cards.
+
+    Args:
+        gpus, cards: their addresses; cards are network controllers with an RDMA device.
+        bridges: the bridges above them.
+        redirecting: bridges that redirect peer traffic to the root complex.
+        unreadable: bridges whose extended configuration space could not be read (needs root).
+        iommu: type of the IOMMU domains of these devices (`DMA`, `DMA-FQ`, `identity`), empty without an IOMMU.
+        virtual: this is a virtual machine, whose bridges are not the real ones.
+        kernel_options: those that concern the IOMMU.
+    """
+
+    gpus: List[str] = field(default_factory=list)
+    cards: List[str] = field(default_factory=list)
+    bridges: List[str] = field(default_factory=list)
+    redirecting: List[str] = field(default_factory=list)
+    unreadable: List[str] = field(default_factory=list)
+    iommu: List[str] = field(default_factory=list)
+    virtual: Optional[bool] = None
+    kernel_options: List[str] = field(default_factory=list)
+
+
+def pci(params: Dict[str, Any]) -> Pci:
+    """What stands between this node's GPUs and RDMA cards. Raises ProbeUnavailable without a PCI bus in /sys."""
+    try:
+        names = sorted(os.listdir(DEVICES))
+    except OSError as error:
+        kind = "denied" if isinstance(error, PermissionError) else "missing"
+        raise ProbeUnavailable(kind, "%s cannot be listed: %s" % (DEVICES, error.strerror)) from None
+    classes = {name: _text(os.path.join(DEVICES, name, "class"))[:6] for name in names}
+    gpus = [name for name in names if classes[name] in _GPU and _text_of(name, "vendor") in ("0x10de", "0x1002")]
+    cards = [n for n in names if classes[n] in _NIC and os.path.isdir(os.path.join(DEVICES, n, "infiniband"))]
+    above: Set[str] = set()
+    for name in gpus + cards:
+        above.update(part for part in os.path.realpath(os.path.join(DEVICES, name)).split("/")[:-1] if part in classes)
+    bridges = sorted(above)
+    redirecting = []  # type: List[str]
+    unreadable = []  # type: List[str]
+    for name in bridges:
+        control = acs_control(_bytes(os.path.join(DEVICES, name, "config")))
+        if control is None:
+            unreadable.append(name)
+        elif control & _REDIRECT:
+            redirecting.append(name)
+    types = {_text_of(name, "iommu_group/type") for name in gpus + cards} - {""}
+    return Pci(gpus, cards, bridges, redirecting, unreadable, sorted(types), _virtual(), _options())
+
+
+def acs_control(config: bytes) -> Optional[int]:
+    """The ACS control register in a device's configuration space; 0 where it has none, None where it is cut off."""
+    if len(config) <= 256:
+        return None
+    at = 0x100
+    for _step in range(64):
+        if at + 8 > len(config) or at < 0x100:
+            return 0
+        header = struct.unpack_from("<I", config, at)[0]
+        if header in (0, 0xFFFFFFFF):
+            return 0
+        if header & 0xFFFF == _ACS:
+            return int(struct.unpack_from("<H", config, at + 6)[0])
+        at = header >> 20
+    return 0
+
+
+def _virtual() -> Optional[bool]:
+    """Whether the processor says that a hypervisor runs it; None where it is not known."""
+    text = _text(CPUINFO, 65536)
+    flags = [line for line in text.splitlines() if line.startswith("flags")]
+    return "hypervisor" in flags[0].split() if flags else None
+
+
+def _options() -> List[str]:
+    return [word for word in _text(CMDLINE, 65536).split() if "iommu" in word]
+
+
+def _text_of(name: str, file: str) -> str:
+    return _text(os.path.join(DEVICES, name, file))
+
+
+def _bytes(path: str, most: int = 4096) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read(most)
+    except OSError:
+        return b""
+
+
+def _text(path: str, most: int = 4096) -> str:
+    return _bytes(path, most).decode("utf-8", "replace").strip()

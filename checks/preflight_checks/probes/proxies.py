@@ -1,0 +1,44 @@
+"""The proxy variables that a process of the job would see."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from preflight.node.record import ANNOTATED, dataclass, field
+
+if ANNOTATED:
+    from typing import Any, Dict, List
+
+PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+EXCEPTIONS = ("no_proxy", "NO_PROXY", "no_grpc_proxy")
+
+
+@dataclass(frozen=True)
+class Proxies:
+    """`proxies` maps a variable to `scheme://host:port`, without user and password; `exceptions` to its entries."""
+
+    proxies: Dict[str, str] = field(default_factory=dict)
+    exceptions: Dict[str, List[str]] = field(default_factory=dict)
+
+
+def proxies(params: Dict[str, Any]) -> Proxies:
+    """The proxy variables of this process. Run it in the job context, where they are those of the ranks."""
+    return Proxies(
+        {name: without_user(os.environ[name]) for name in PROXIES if os.environ.get(name)},
+        {name: entries(os.environ[name]) for name in EXCEPTIONS if os.environ.get(name)},
+    )
+
+
+def without_user(text: str) -> str:
+    """`http://proxy:3128` of `http://me:secret@proxy:3128/`: who may use a proxy never leaves the node."""
+    scheme, separator, rest = text.rpartition("://")
+    # What stands before the last @ may be a password, whatever signs are in it.
+    host = rest.rpartition("@")[2].split("/")[0].split("?")[0]
+    plain = re.sub(r"[^\w.:\[\]-]", "?", host)
+    return "%s://%s" % (re.sub(r"\W", "?", scheme), plain) if separator else plain
+
+
+def entries(text: str) -> List[str]:
+    """The entries of a list of exceptions, which stand apart by commas or blanks."""
+    return [part for part in re.split(r"[,\s]+", text) if part]

@@ -1,0 +1,118 @@
+"""Quotas of this user, and the single targets of a parallel file system: room that df does not show."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from preflight.node.command import run
+from preflight.node.record import ANNOTATED, dataclass
+from preflight.node.wire import ProbeUnavailable
+from preflight_checks.probes.mounts import Mount
+
+if ANNOTATED:
+    from typing import List, Optional, Tuple
+
+_TOOL_S = 1.5
+#: `quota` knows these; of others it says nothing, and asking would only take time.
+_WITH_QUOTA = frozenset(("ext2", "ext3", "ext4", "xfs", "nfs", "nfs4", "reiserfs", "jfs"))
+
+
+@dataclass(frozen=True)
+class Quota:
+    """What one quota allows: bytes, and files where it counts them. None stands for no limit."""
+
+    whose: str
+    used_bytes: int
+    limit_bytes: Optional[int]
+    used_files: Optional[int] = None
+    limit_files: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class Target:
+    """One object or metadata target of Lustre."""
+
+    name: str
+    total_bytes: int
+    free_bytes: int
+
+
+def quotas_of(mount: Mount) -> Tuple[List[Quota], str]:
+    """The quotas of this user on a mount, and why they are not known."""
+    try:
+        if mount.kind == "lustre":
+            user = str(os.getuid())
+            ran = run(["lfs", "quota", "-q", "-u", user, mount.point], deadline_s=_TOOL_S)
+            return parse_lfs_quota(ran.output, "user"), _failed(ran.exit_code, ran.error)
+        if mount.kind in _WITH_QUOTA:
+            # It ends with 1 where a limit is exceeded, and says nothing where there is none.
+            ran = run(["quota", "-w", "-p", "-u"], deadline_s=_TOOL_S)
+            return parse_quota(ran.output, mount.source), _failed(ran.exit_code & ~1, ran.error)
+    except ProbeUnavailable as why:
+        return [], why.reason
+    return [], ""
+
+
+def targets_of(mount: Mount) -> Tuple[List[Target], str]:
+    """The targets behind a mount of Lustre, and why they are not known."""
+    if mount.kind != "lustre":
+        return [], ""
+    try:
+        ran = run(["lfs", "df", mount.point], deadline_s=_TOOL_S)
+    except ProbeUnavailable as why:
+        return [], why.reason
+    return parse_lfs_df(ran.output), _failed(ran.exit_code, ran.error)
+
+
+def _failed(exit_code: int, error: str) -> str:
+    lines = error.strip().splitlines()
+    return (lines[-1][:200] if lines else "it ended with %d" % exit_code) if exit_code else ""
+
+
+def parse_quota(text: str, source: str) -> List[Quota]:
+    """The quotas in what `quota -w -p` prints, of one device or export. Blocks are KiB; `*` marks what is exceeded."""
+    found = []  # type: List[Quota]
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) >= 8 and words[0] == source:
+            numbers = [_number(word) for word in words[1:8]]
+            found.append(_quota("user", numbers[0], numbers[1], numbers[2], numbers[4], numbers[5], numbers[6]))
+    return found
+
+
+def parse_lfs_quota(text: str, whose: str) -> List[Quota]:
+    """The quota in what `lfs quota -q` prints: the file system, then blocks and files as `quota` has them."""
+    words = text.split()
+    if len(words) < 9:
+        return []
+    numbers = [_number(word) for word in words[1:9]]
+    return [_quota(whose, numbers[0], numbers[1], numbers[2], numbers[4], numbers[5], numbers[6])]
+
+
+def _quota(
+    whose: str,
+    used: Optional[int],
+    soft: Optional[int],
+    hard: Optional[int],
+    files: Optional[int],
+    soft_files: Optional[int],
+    hard_files: Optional[int],
+) -> Quota:
+    limit = hard or soft
+    return Quota(whose, (used or 0) * 1024, limit * 1024 if limit else None, files, hard_files or soft_files or None)
+
+
+def _number(word: str) -> Optional[int]:
+    digits = word.strip("*[]")
+    return int(digits) if digits.isdigit() else None
+
+
+def parse_lfs_df(text: str) -> List[Target]:
+    """The targets in what `lfs df` prints, in KiB; inactive ones and the sum are left out."""
+    found = []  # type: List[Target]
+    for line in text.splitlines():
+        match = re.match(r"^(\S+)_UUID\s+(\d+)\s+\d+\s+(\d+)\s", line)
+        if match:
+            found.append(Target(match.group(1), int(match.group(2)) * 1024, int(match.group(3)) * 1024))
+    return found

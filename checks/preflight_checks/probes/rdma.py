@@ -1,0 +1,193 @@
+"""RDMA devices as the kernel shows them below /sys/class/infiniband: ports, rates, GIDs, counters, firmware.
+
+The state of a port is asked of the card's firmware, and a wedged card does not answer: each device is read in a thread
+of its own, and one that does not come in time is recorded as such while the others are.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+from preflight.node.record import ANNOTATED, dataclass, field
+from preflight.node.wire import ProbeUnavailable
+
+if ANNOTATED:
+    from typing import Any, Dict, List, Optional
+
+INFINIBAND = "/sys/class/infiniband"
+#: A healthy device is read in milliseconds, its table of GIDs included.
+DEVICE_S = 3.5
+#: Tables have up to 256 places, nearly all empty.
+MOST_GIDS = 256
+_COUNTERS = (
+    "link_downed",
+    "symbol_error",
+    "local_link_integrity_errors",
+    "link_error_recovery",
+    "port_rcv_errors",
+    "excessive_buffer_overrun_errors",
+)
+_NOBODY = "0000:0000:0000:0000:0000:0000:0000:0000"
+
+
+@dataclass(frozen=True)
+class Gid:
+    """One place of a port's table. `version` is 1 or 2 for RoCE, 0 for InfiniBand or where it is not said."""
+
+    index: int
+    gid: str
+    version: int = 0
+    interface: str = ""
+
+
+@dataclass(frozen=True)
+class RdmaPort:
+    """One port. `state` is `ACTIVE`, `DOWN`, ...; `physical` `LinkUp`, `Polling`, `Disabled`, ...
+
+    `gids` leaves empty places out. `counters` are those of the port since the driver was loaded.
+    """
+
+    number: int
+    state: str = ""
+    physical: str = ""
+    rate_gbps: Optional[float] = None
+    rate_text: str = ""
+    link_layer: str = ""
+    gids: List[Gid] = field(default_factory=list)
+    counters: Dict[str, int] = field(default_factory=dict)
+
+    @property
+    def active(self) -> bool:
+        """Whether the port can carry data."""
+        return self.state == "ACTIVE"
+
+
+@dataclass(frozen=True)
+class RdmaDevice:
+    """One device (HCA). `problem` says why nothing more is known of it."""
+
+    name: str
+    driver: str = ""
+    firmware: str = ""
+    board: str = ""
+    pci: str = ""
+    ports: List[RdmaPort] = field(default_factory=list)
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class RdmaDevices:
+    """All devices by name; none where the kernel has no RDMA at all."""
+
+    devices: List[RdmaDevice]
+
+
+def rdma(params: Dict[str, Any]) -> RdmaDevices:
+    """The RDMA devices of this node. Raises ProbeUnavailable where the folder may not be read."""
+    try:
+        names = sorted(os.listdir(INFINIBAND), key=_by_number)
+    except FileNotFoundError:
+        return RdmaDevices([])
+    except OSError as error:
+        raise ProbeUnavailable("denied", "%s cannot be listed: %s" % (INFINIBAND, error.strerror)) from None
+    found = {}  # type: Dict[str, RdmaDevice]
+    threads = [threading.Thread(target=_keep, args=(name, found), daemon=True) for name in names]
+    for thread in threads:
+        thread.start()
+    ends = time.monotonic() + float(params.get("device_s", DEVICE_S))
+    for thread in threads:
+        thread.join(max(0.0, ends - time.monotonic()))
+    late = "its driver did not answer within %g s" % float(params.get("device_s", DEVICE_S))
+    return RdmaDevices([found.get(name) or RdmaDevice(name, problem=late) for name in names])
+
+
+def _by_number(name: str) -> Any:
+    """mlx5_2 before mlx5_10."""
+    head = name.rstrip("0123456789")
+    return head, int(name[len(head) :] or -1), name
+
+
+def _keep(name: str, found: Dict[str, RdmaDevice]) -> None:
+    found[name] = _device(name)
+
+
+def _device(name: str) -> RdmaDevice:
+    folder = os.path.join(INFINIBAND, name)
+    try:
+        numbers = sorted(int(port) for port in os.listdir(os.path.join(folder, "ports")) if port.isdigit())
+    except OSError as error:
+        return RdmaDevice(name, problem="its ports cannot be listed: %s" % error.strerror)
+    return RdmaDevice(
+        name,
+        _leads_to(os.path.join(folder, "device", "driver")),
+        _text(os.path.join(folder, "fw_ver")),
+        _text(os.path.join(folder, "board_id")) or _text(os.path.join(folder, "hca_type")),
+        _leads_to(os.path.join(folder, "device")),
+        [_port(os.path.join(folder, "ports", str(number)), number) for number in numbers],
+    )
+
+
+def _leads_to(link: str) -> str:
+    """The name of what a link points to; empty where there is none."""
+    return os.path.basename(os.path.realpath(link)) if os.path.exists(link) else ""
+
+
+def _port(folder: str, number: int) -> RdmaPort:
+    rate = _text(os.path.join(folder, "rate"))
+    counters = {}  # type: Dict[str, int]
+    for name in _COUNTERS:
+        try:
+            counters[name] = int(_text(os.path.join(folder, "counters", name)))
+        except ValueError:
+            pass
+    return RdmaPort(
+        number,
+        after_number(_text(os.path.join(folder, "state"))),
+        after_number(_text(os.path.join(folder, "phys_state"))),
+        parse_rate(rate),
+        rate,
+        _text(os.path.join(folder, "link_layer")),
+        _gids(folder),
+        counters,
+    )
+
+
+def _gids(folder: str) -> List[Gid]:
+    try:
+        places = sorted(int(name) for name in os.listdir(os.path.join(folder, "gids")) if name.isdigit())
+    except OSError:
+        return []
+    found = []  # type: List[Gid]
+    for index in places[:MOST_GIDS]:
+        gid = _text(os.path.join(folder, "gids", str(index)))
+        if gid in ("", _NOBODY):
+            continue
+        # "RoCE v2"; "IB/RoCE v1" stands for InfiniBand and for version 1 (kernel, ib_cache).
+        kind = _text(os.path.join(folder, "gid_attrs", "types", str(index)))
+        version = 2 if kind.endswith("v2") else 1 if kind.endswith("v1") else 0
+        found.append(Gid(index, gid, version, _text(os.path.join(folder, "gid_attrs", "ndevs", str(index)))))
+    return found
+
+
+def after_number(text: str) -> str:
+    """`ACTIVE` of `4: ACTIVE`."""
+    return text.split(":", 1)[-1].strip()
+
+
+def parse_rate(text: str) -> Optional[float]:
+    """200.0 of `200 Gb/sec (4X HDR)`; None for what is no rate."""
+    words = text.split()
+    try:
+        return float(words[0]) if len(words) > 1 and words[1].startswith("Gb/s") else None
+    except ValueError:
+        return None
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            return file.read(4096).decode("utf-8", "replace").strip()
+    except OSError:  # an empty place of a table is EINVAL
+        return ""

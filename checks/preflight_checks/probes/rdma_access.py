@@ -1,0 +1,52 @@
+"""Whether a rank may use RDMA devices: their device nodes, and the library that every user of them loads."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+
+from preflight.node.record import ANNOTATED, dataclass, field
+
+if ANNOTATED:
+    from typing import Any, Dict, List
+
+NODES = "/dev/infiniband"
+VERBS = "libibverbs.so.1"
+
+
+@dataclass(frozen=True)
+class RdmaAccess:
+    """What a process in the job context may open.
+
+    `nodes` are the uverbs device nodes, `refused` those among them that may not be opened, with the reason.
+    `library_problem` is empty where libibverbs can be loaded.
+    """
+
+    nodes: List[str] = field(default_factory=list)
+    refused: Dict[str, str] = field(default_factory=dict)
+    library_problem: str = ""
+
+
+def rdma_access(params: Dict[str, Any]) -> RdmaAccess:
+    """What this process may open. Run it in the job context: a container may lack what the node has."""
+    try:
+        nodes = sorted(name for name in os.listdir(NODES) if name.startswith("uverbs"))
+    except OSError:
+        nodes = []
+    refused = {}  # type: Dict[str, str]
+    for name in nodes:
+        try:
+            # Opening gives a handle and starts nothing; verbs begin with the first ioctl.
+            os.close(os.open(os.path.join(NODES, name), os.O_RDWR | os.O_CLOEXEC))
+        except OSError as error:
+            refused[name] = error.strerror or errno.errorcode.get(error.errno or 0, "error")
+    return RdmaAccess(nodes, refused, _library())
+
+
+def _library() -> str:
+    try:
+        ctypes.CDLL(VERBS)
+    except OSError as error:
+        return str(error)
+    return ""

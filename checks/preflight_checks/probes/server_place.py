@@ -1,0 +1,140 @@
+"""What this node offers to parameter servers: which of their addresses are its own, memory, cores, network, ports."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+import threading
+
+from preflight.node.record import ANNOTATED, dataclass, field
+from preflight.node.wire import ProbeUnavailable
+from preflight_checks.probes.cgroups import cgroups
+from preflight_checks.probes.interfaces import interfaces
+from preflight_checks.probes.names import Lookup, lookup
+
+if ANNOTATED:
+    from typing import Any, Dict, List, Optional
+
+MEMINFO = "/proc/meminfo"
+PORT_RANGE = "/proc/sys/net/ipv4/ip_local_port_range"
+#: All look-ups together take as long as one, because they are made at the same time.
+LOOKUPS_WITHIN_S = 3.0
+MOST_HOSTS = 256
+
+
+@dataclass(frozen=True)
+class HostHere:
+    """One host of the job's endpoints as this node sees it. `local`: one of its addresses is this node's own."""
+
+    host: str
+    addresses: List[str] = field(default_factory=list)
+    local: bool = False
+    problem: str = ""
+    speed_mbps: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class ServerPlace:
+    """What a node has. None where it cannot be told; sizes are bytes, `memory_bytes` the tighter of RAM and cgroup."""
+
+    hosts: List[HostHere] = field(default_factory=list)
+    memory_bytes: Optional[int] = None
+    memory_free_bytes: Optional[int] = None
+    cores: Optional[float] = None
+    first_ephemeral_port: Optional[int] = None
+    last_ephemeral_port: Optional[int] = None
+    reserved_ports: str = ""
+
+
+def server_place(params: Dict[str, Any]) -> ServerPlace:
+    """Look up every one of `params["hosts"]`, and see which are this node's, over which of its interfaces."""
+    wanted = [str(host) for host in params.get("hosts", [])][:MOST_HOSTS]
+    groups = cgroups()
+    total, free = parse_meminfo(_text(MEMINFO))
+    if groups.memory_limit_bytes is not None:
+        total = min(total or groups.memory_limit_bytes, groups.memory_limit_bytes)
+        if free is not None and groups.memory_used_bytes is not None:
+            free = min(free, max(0, groups.memory_limit_bytes - groups.memory_used_bytes))
+    low, high = parse_range(_text(PORT_RANGE))
+    cores = (
+        float(len(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else float(os.cpu_count() or 0) or None
+    )
+    if cores is not None and groups.cpu_quota_cores is not None:
+        cores = min(cores, groups.cpu_quota_cores)
+    reserved = _text("/proc/sys/net/ipv4/ip_local_reserved_ports").strip()
+    return ServerPlace(_seen(wanted), total, free, cores, low, high, reserved[:500])
+
+
+def _seen(hosts: List[str]) -> List[HostHere]:
+    answers: Dict[str, Lookup] = {}
+    threads = [threading.Thread(target=_look_up, args=(host, answers), daemon=True) for host in hosts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LOOKUPS_WITHIN_S + 1.0)
+    speeds = _speeds()
+    found: List[HostHere] = []
+    for host in hosts:
+        answer = answers.get(host, Lookup(host, [], "timeout", "no answer from the resolver"))
+        own = [address for address in answer.addresses if is_own(address)]
+        speed = next((speeds[address] for address in own if address in speeds), None)
+        found.append(HostHere(host, answer.addresses[:8], bool(own), answer.problem, speed))
+    return found
+
+
+def _look_up(host: str, answers: Dict[str, Lookup]) -> None:
+    answers[host] = lookup(host, LOOKUPS_WITHIN_S)
+
+
+def is_own(address: str) -> bool:
+    """Whether this node can bind `address`; loopback is nobody's in particular."""
+    try:
+        parsed = ipaddress.ip_address(address.split("%")[0])
+    except ValueError:
+        return False
+    if parsed.is_loopback or parsed.is_unspecified:
+        return False
+    family = socket.AF_INET if parsed.version == 4 else socket.AF_INET6
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((address, 0))
+    except OSError:
+        return False
+    return True
+
+
+def _speeds() -> Dict[str, Optional[int]]:
+    """The speed of the interface of each address, where the driver reports one."""
+    try:
+        listed = interfaces({}).interfaces
+    except ProbeUnavailable:
+        return {}
+    return {address.address: item.speed_mbps for item in listed for address in item.addresses}
+
+
+def parse_meminfo(text: str) -> "tuple[Optional[int], Optional[int]]":
+    """MemTotal and MemAvailable in bytes from the text of /proc/meminfo."""
+    values: Dict[str, int] = {}
+    for line in text.splitlines():
+        name, _, rest = line.partition(":")
+        words = rest.split()
+        if words and words[0].isdigit():
+            values[name] = int(words[0]) * 1024
+    return values.get("MemTotal"), values.get("MemAvailable", values.get("MemFree"))
+
+
+def parse_range(text: str) -> "tuple[Optional[int], Optional[int]]":
+    """First and last port from the text of ip_local_port_range."""
+    words = text.split()
+    if len(words) == 2 and all(word.isdigit() for word in words):
+        return int(words[0]), int(words[1])
+    return None, None
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(65536)
+    except OSError:
+        return ""

@@ -1,0 +1,215 @@
+"""The software between the job's script and its GPUs, as the ranks' interpreter would load it, without importing it.
+
+Which CUDA, cuDNN and NCCL a framework was built for, for which architectures, which files the loader takes for them,
+the user-space driver, and the compiler that would build kernels at start. Run it in the job context.
+"""
+
+from __future__ import annotations
+
+import glob
+import mmap
+import os
+import re
+import shutil
+import sys
+
+from preflight.node import command
+from preflight.node.record import ANNOTATED, dataclass, field
+from preflight.node.wire import ProbeUnavailable
+from preflight_checks.probes import built, elf, libraries
+from preflight_checks.probes.distributions import version_of
+from preflight_checks.probes.libraries import DriverLibrary, Found
+
+if ANNOTATED:
+    from typing import Any, Dict, List, Optional
+
+#: Where a framework's needs for CUDA's libraries are written, in the order they are looked for.
+_USERS = {
+    "torch": ("lib/libtorch_cuda.so", "lib/libtorch_hip.so"),
+    "paddle": ("base/libpaddle.so", "fluid/libpaddle.so"),
+}
+#: Where a wheel keeps libraries of its own.
+_BUNDLED = {"torch": "lib", "paddle": "libs"}
+_LIBRARIES = {"cudnn": libraries.cudnn_version, "nccl": libraries.nccl_version}
+_NVCC_S = 3.0
+
+
+@dataclass(frozen=True)
+class Build:
+    """One framework: what it says it was built with. Empty is "not said"; `architectures` None is "cannot be read"."""
+
+    framework: str
+    version: str = ""
+    cuda: str = ""
+    hip: str = ""
+    cudnn: str = ""
+    nccl: str = ""
+    architectures: Optional[List[str]] = None
+    libraries: List[Found] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Toolkit:
+    """The CUDA compiler that torch's extensions would be built with. `version` is that of nvcc."""
+
+    home: str
+    version: str = ""
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class DeepSpeedOps:
+    """What DeepSpeed's installation says: operators that were built with it, and for which torch and CUDA."""
+
+    version: str = ""
+    installed: List[str] = field(default_factory=list)
+    torch: str = ""
+    cuda: str = ""
+
+
+@dataclass(frozen=True)
+class HorovodBuild:
+    """What is compiled into Horovod's extensions, by framework: `nccl`, `mpi`, `gloo`, `ccl`."""
+
+    version: str = ""
+    extensions: Dict[str, List[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Everything of one interpreter."""
+
+    executable: str
+    builds: List[Build] = field(default_factory=list)
+    driver: DriverLibrary = field(default_factory=DriverLibrary)
+    toolkit: Optional[Toolkit] = None
+    deepspeed: Optional[DeepSpeedOps] = None
+    horovod: Optional[HorovodBuild] = None
+
+
+def stack(params: Dict[str, Any]) -> Stack:
+    """Look at the frameworks that this interpreter would import, and at what they would load."""
+    shared = built.distributions()
+    builds = []
+    for framework in ("torch", "paddle", "tensorflow"):
+        folder = built.package(framework)
+        if folder:
+            builds.append(_build(framework, folder, shared))
+    return Stack(sys.executable or "", builds, libraries.driver_library(), _toolkit(), _deepspeed(), _horovod())
+
+
+def _build(framework: str, folder: str, shared: Dict[str, str]) -> Build:
+    said = built.said_of(framework, folder)
+    wanted = built.required(framework)
+    found = []
+    for short, ask in _LIBRARIES.items():
+        one = _taken(framework, folder, short, shared)
+        if one is None:
+            continue
+        found.append(libraries.with_version(one, shared, ask))
+        if short == "cudnn":
+            found.extend(_cudnn_part(one, shared))
+    return Build(
+        framework,
+        said.get("version", ""),
+        said.get("cuda", ""),
+        said.get("hip", ""),
+        wanted.get("cudnn", "") or said.get("cudnn", ""),
+        wanted.get("nccl", "") or said.get("nccl", ""),
+        built.architectures(framework, folder, said),
+        found,
+    )
+
+
+def _taken(framework: str, folder: str, short: str, shared: Dict[str, str]) -> Optional[Found]:
+    """The file that the framework gets for cuDNN or NCCL; None where it does not load one, or that is not known."""
+    for place in _USERS.get(framework, ()):
+        path = os.path.join(folder, place)
+        if not os.path.isfile(path):
+            continue
+        dynamic = elf.dynamic(path)
+        name = next((one for one in dynamic.needed if one.startswith("lib%s.so" % short)), "") if dynamic else ""
+        if name:
+            return libraries.locate(name, dynamic)
+    bundled = sorted(glob.glob(os.path.join(folder, _BUNDLED.get(framework, "lib"), "lib%s.so*" % short)))
+    if framework == "paddle" and not bundled and short not in shared:
+        # Paddle opens it by name when it needs it, from NVIDIA's own distribution first (phi/backends/dynload).
+        found = libraries.locate("lib%s.so" % short, None)
+        return found if found.path else None
+    return None
+
+
+def _cudnn_part(cudnn: Found, shared: Dict[str, str]) -> List[Found]:
+    """The first of the libraries that cuDNN opens by name, where it comes from another folder than cuDNN itself."""
+    match = re.match(r"libcudnn\.so\.(\d+)$", cudnn.name)
+    if not match or not cudnn.path:
+        return []
+    name = "libcudnn_ops%s.so.%s" % ("_infer" if match.group(1) == "8" else "", match.group(1))
+    part = libraries.locate(name, elf.dynamic(cudnn.path))
+    folder = os.path.dirname(part.path)
+    if not part.path or os.path.realpath(folder) == os.path.realpath(os.path.dirname(cudnn.path)):
+        return []
+    whole = os.path.join(folder, cudnn.name)
+    if not os.path.isfile(whole):
+        return [libraries.with_version(part, shared, lambda library: "")]
+    version = libraries.with_version(Found(cudnn.name, whole), shared, libraries.cudnn_version).version
+    return [Found(part.name, part.path, part.via, version)]
+
+
+def _toolkit() -> Optional[Toolkit]:
+    """By the order of torch.utils.cpp_extension: CUDA_HOME, CUDA_PATH, nvcc on PATH, /usr/local/cuda."""
+    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or ""
+    if not home:
+        nvcc = shutil.which("nvcc")
+        home = os.path.dirname(os.path.dirname(nvcc)) if nvcc else "/usr/local/cuda"
+        if not nvcc and not os.path.isdir(home):
+            return None
+    try:
+        ran = command.run([os.path.join(home, "bin", "nvcc"), "--version"], deadline_s=_NVCC_S)
+    except ProbeUnavailable as error:
+        return Toolkit(home, "", error.reason)
+    match = re.search(r"release (\d+\.\d+)", ran.output)
+    return Toolkit(home, match.group(1), "") if match else Toolkit(home, "", "nvcc does not say its version")
+
+
+def _deepspeed() -> Optional[DeepSpeedOps]:
+    folder = built.package("deepspeed")
+    if not folder:
+        return None
+    values = built.constants(os.path.join(folder, "git_version_info_installed.py"))
+    info = values.get("torch_info")
+    ops = values.get("installed_ops")
+    info = info if isinstance(info, dict) else {}
+    installed = sorted(str(name) for name, there in ops.items() if there) if isinstance(ops, dict) else []
+    return DeepSpeedOps(
+        str(values.get("version", "")), installed, str(info.get("version", "")), str(info.get("cuda_version", ""))
+    )
+
+
+#: Class names that stay readable in a binary, by what they implement.
+_HOROVOD_MARKS = {
+    b"13NCCLAllreduceE": "nccl",
+    b"12MPIAllreduceE": "mpi",
+    b"13GlooAllreduceE": "gloo",
+    b"12CCLAllreduceE": "ccl",
+}
+
+
+def _horovod() -> Optional[HorovodBuild]:
+    folder = built.package("horovod")
+    if not folder:
+        return None
+    extensions: Dict[str, List[str]] = {}
+    for framework in ("torch", "tensorflow", "mxnet"):
+        for path in sorted(glob.glob(os.path.join(folder, framework, "mpi_lib*.so"))):
+            extensions[framework] = marks(path, _HOROVOD_MARKS)
+    return HorovodBuild(version_of("horovod"), extensions)
+
+
+def marks(path: str, wanted: Dict[bytes, str]) -> List[str]:
+    """Which of these byte strings a file holds, by the names they stand for."""
+    try:
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return sorted(name for mark, name in wanted.items() if data.find(mark) >= 0)
+    except (OSError, ValueError):
+        return []

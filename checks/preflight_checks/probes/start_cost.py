@@ -1,0 +1,127 @@
+"""How long this node takes to read what a framework is made of, and to import it."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import time
+
+from preflight.node.record import ANNOTATED, dataclass
+from preflight.node.wire import ProbeUnavailable
+
+if ANNOTATED:
+    from typing import Any, Dict, Iterator, List, Optional
+
+#: So many modules and so much of the largest libraries is read, and no longer than this.
+MOST_FILES, MOST_BYTES, WITHIN_S = 120, 8 * 1024 * 1024, 2.5
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class ReadCost:
+    """How long reading a part of a package took. `cut`: the time was over before so much was read.
+
+    `load_per_core` is the load average of the last minute over the cores, None where it cannot be told.
+    """
+
+    package: str
+    folder: str
+    files: int
+    bytes_read: int
+    took_s: float
+    slowest_s: float
+    cut: bool = False
+    load_per_core: Optional[float] = None
+
+
+def read_cost(params: Dict[str, Any]) -> ReadCost:
+    """Read the modules and some of the libraries of the first of `params["packages"]` that is installed.
+
+    Nothing is imported: an import costs seconds of processor time on every node, and what differs from node to node is
+    how fast their files come.
+    """
+    for name in params["packages"]:
+        folder = _folder(str(name))
+        if folder:
+            return _read(str(name), folder)
+    raise ProbeUnavailable("missing", "none of %s is installed" % ", ".join(map(str, params["packages"])))
+
+
+def _folder(package: str) -> str:
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        return ""
+    places = list(spec.submodule_search_locations or []) if spec is not None else []
+    return places[0] if places else ""
+
+
+def _read(package: str, folder: str) -> ReadCost:
+    began = time.monotonic()
+    files = total = 0
+    slowest = 0.0
+    cut = False
+    for path in _files(folder):
+        if files >= MOST_FILES or total >= MOST_BYTES:
+            break
+        started = time.monotonic()
+        if started - began > WITHIN_S:
+            cut = True
+            break
+        try:
+            with open(path, "rb") as file:
+                total += len(file.read(_CHUNK))
+        except OSError:
+            continue
+        files += 1
+        slowest = max(slowest, time.monotonic() - started)
+    return ReadCost(package, folder, files, total, round(time.monotonic() - began, 3), round(slowest, 3), cut, _load())
+
+
+def _load() -> Optional[float]:
+    try:
+        return round(os.getloadavg()[0] / (os.cpu_count() or 1), 2)
+    except OSError:
+        return None
+
+
+def _files(folder: str) -> Iterator[str]:
+    """Modules near the top of the package, which every import reads, and libraries."""
+    waiting: List[str] = [folder]
+    seen = 0
+    while waiting and seen < 200:
+        here = waiting.pop(0)
+        seen += 1
+        try:
+            entries = sorted(os.scandir(here), key=lambda entry: entry.name)
+        except OSError:
+            continue
+        for entry in entries:
+            if entry.name.endswith(".py") or ".so" in entry.name:
+                yield entry.path
+            elif "." not in entry.name and entry.name != "__pycache__" and entry.is_dir(follow_symlinks=False):
+                waiting.append(entry.path)
+
+
+@dataclass(frozen=True)
+class ImportCost:
+    """How long importing a package took, and where it came from."""
+
+    package: str
+    took_s: float
+    version: str = ""
+
+
+def import_cost(params: Dict[str, Any]) -> ImportCost:
+    """Import the first of `params["packages"]` that is installed, in this process, and say how long it took."""
+    for name in params["packages"]:
+        if not _folder(str(name)):
+            continue
+        began = time.monotonic()
+        try:
+            module = importlib.import_module(str(name))
+        except Exception as error:
+            raise ProbeUnavailable("crashed", "import %s: %s: %s" % (name, type(error).__name__, error)) from None
+        return ImportCost(str(name), round(time.monotonic() - began, 3), str(getattr(module, "__version__", "")))
+    raise ProbeUnavailable("missing", "none of %s is installed" % ", ".join(map(str, params["packages"])))

@@ -1,0 +1,1 @@
+"""RDMA devices, and what GPUs and processes need to use them."""

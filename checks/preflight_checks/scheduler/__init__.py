@@ -1,0 +1,1 @@
+"""What the scheduler or cluster says it has for the job."""

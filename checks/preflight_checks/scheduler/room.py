@@ -1,0 +1,268 @@
+"""Whether the cluster has room for a whole job, from what its scheduler says of all nodes."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from preflight.job import Claim, Job, Known, Scope
+from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
+from preflight.outcome import Confidence, Evidence, Severity
+from preflight.recording import Cluster, ClusterNode, Facts, Fleet
+from preflight.request import Request
+from preflight_checks.demands import fold
+
+#: Device plugins' names for whole accelerators, as in the manifests.
+_GPU = re.compile(r"(?:nvidia|amd|aliyun)\.com/gpu|nvidia\.com/mig-[\w.-]+|habana\.ai/gaudi|huawei\.com/Ascend\w+")
+#: Labels of nodes that something adds and removes by need: more of them may come.
+_GROWING = (
+    *("karpenter.sh/nodepool", "karpenter.sh/provisioner-name", "cloud.google.com/gke-nodepool"),
+    *("eks.amazonaws.com/nodegroup", "kubernetes.azure.com/agentpool", "alpha.eksctl.io/nodegroup-name"),
+    *("node.openshift.io/os_id", "machine.openshift.io/cluster-api-machineset", "doks.digitalocean.com/node-pool"),
+)
+_MIB = 1024.0 * 1024.0
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What each pod of one role asks of a node."""
+
+    name: str
+    count: int
+    gpus: float
+    cpus: float
+    memory: float
+    labels: tuple[tuple[str, ...], ...]
+    claims: tuple[Claim, ...]
+    gang: bool
+
+    @property
+    def spoken(self) -> str:
+        """What one pod asks for."""
+        parts = [f"{self.gpus:g} GPUs"] if self.gpus else []
+        parts += [f"{self.cpus:g} cores"] if self.cpus else []
+        parts += [f"{self.memory / _MIB / 1024:.3g} GiB"] if self.memory else []
+        return ", ".join(parts) or "nothing in particular"
+
+    def matches(self, node: ClusterNode) -> bool:
+        """Whether the node has the labels that the pods select by; one of several alternatives is enough."""
+        return all(
+            any(node.labels.get(key) == value for key, _, value in (each.partition("=") for each in alternatives))
+            for alternatives in self.labels
+        )
+
+    def fits(self, amounts: Mapping[str, float]) -> int:
+        """How many of the pods these amounts would hold."""
+        wanted = ((self.gpus, gpus_of(amounts)), (self.cpus, amounts.get("cpu")), (self.memory, amounts.get("memory")))
+        rooms = [math.floor(have / need) for need, have in wanted if need and have is not None]
+        return min(rooms, default=self.count)
+
+
+def gpus_of(amounts: Mapping[str, float]) -> float:
+    """All accelerators among the resources of a node."""
+    return sum(value for key, value in amounts.items() if _GPU.fullmatch(key))
+
+
+def needs(job: Job) -> tuple[Need, ...]:
+    """What the pods of each role of the job's Kubernetes objects ask for, where their number is known."""
+    found = []
+    for claim in job.about("pod_replicas"):
+        scope = claim.scope
+        count = _number(job, "pod_replicas", scope)
+        if not count or count < 1:
+            continue
+        labels = tuple(
+            tuple(str(item) for item in label.alternatives)
+            for label in job.about("node_label")
+            if _covers(label, scope)
+        )
+        claims = [claim, *(each for each in job.about("pod_gpus") if each.scope == scope)]
+        found.append(
+            Need(
+                scope.role or "the job",
+                int(count),
+                _number(job, "pod_gpus", scope) or 0.0,
+                _number(job, "pod_cpu_requests", scope) or 0.0,
+                (_number(job, "pod_memory_requests_mib", scope) or 0.0) * _MIB,
+                tuple(each for each in labels if each),
+                tuple(claims),
+                any(_covers(each, scope) for each in job.about("gang")),
+            )
+        )
+    return tuple(found)
+
+
+def _covers(claim: Claim, scope: Scope) -> bool:
+    return claim.scope.covers(scope)
+
+
+def _number(job: Job, quantity: str, scope: Scope) -> float | None:
+    value = job.value(quantity, scope)
+    held = value.value if isinstance(value, Known) else None
+    return float(held) if isinstance(held, (int, float)) and not isinstance(held, bool) else None
+
+
+def _plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
+    yield from ()
+
+
+def _kubernetes(fleet: Fleet) -> Cluster | None:
+    return fleet.cluster if fleet.cluster is not None and fleet.cluster.kind == "kubernetes" else None
+
+
+def _why_nothing(job: Job, fleet: Fleet) -> Verdict | None:
+    """Why there is nothing to say; None when there is."""
+    cluster = _kubernetes(fleet)
+    if cluster is None:
+        return not_applicable(
+            job.name, "the nodes are not reached through Kubernetes, whose word on its nodes this needs"
+        )
+    if not needs(job):
+        return not_applicable(job.name, "no manifest among the job's files says how many pods it has")
+    if not cluster.nodes:
+        why = "; ".join(cluster.unknown) or "the cluster has no nodes"
+        return unknown(job.name, f"what the cluster could give is not known: {why}")
+    return None
+
+
+@check(
+    "KUB040",
+    "gang-does-not-fit",
+    plan=_plan,
+    probes=(),
+    cost="nothing on the nodes; one list of the cluster's nodes while the pods are looked up",
+    without_root="needs `list` on nodes, which not every account has",
+    severity=Severity.ERROR,
+    evidence=("kubernetes-sigs/kueue#2796", "kubeflow/trainer#165", "kubeflow/pytorch-operator#186"),
+)
+def gang_does_not_fit(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """The cluster has room for all pods of the job at the same time.
+
+    What it checks: for each role of the job's manifest, the GPUs, cores and memory that its pods request against what
+    the nodes with the wanted labels can give in all (`allocatable`), whoever holds it now.
+
+    Why it matters: a job that can never be placed whole stays Pending for ever, or starts in part and waits inside the
+    collective set-up for ranks that do not come, holding its GPUs.
+
+    Example: four workers of 8 GPUs in a pool of three such nodes; one pod that asks for 16 GPUs.
+
+    Fix: fewer or smaller pods, another pool, or more nodes.
+
+    Known limits: taints, affinities between pods, volumes and quotas are not looked at. Where a pool may grow by itself
+    (by its labels), or where nodes are cordoned or not ready, it is a warning.
+
+    Evidence: kubernetes-sigs/kueue#2796, kubeflow/trainer#165, kubeflow/pytorch-operator#186.
+    """
+    nothing, cluster = _why_nothing(job, fleet), _kubernetes(fleet)
+    if nothing is not None or cluster is None:
+        yield nothing or unknown(job.name, "there is no cluster")
+        return
+    fitting = True
+    for need in needs(job):
+        nodes = [node for node in cluster.nodes if need.matches(node)]
+        everywhere = {node.name: need.fits(node.has) for node in nodes}
+        open_now = {node.name: need.fits(node.has) for node in nodes if not node.closed}
+        if sum(open_now.values()) >= need.count:
+            continue
+        fitting = False
+        closed = [f"{node.name} ({node.closed})" for node in nodes if node.closed]
+        grows = any(label in node.labels for node in (nodes or cluster.nodes) for label in _GROWING)
+        mild = grows or not nodes or sum(everywhere.values()) >= need.count
+        yield failed(
+            f"pods of {need.name}",
+            _does_not_fit(need, nodes, open_now, closed),
+            at=need.claims[0],
+            also=(*need.claims[1:2], _evidence(need, nodes, open_now)),
+            remedy="Ask for fewer or smaller pods, choose another pool, or add nodes; "
+            "`kubectl get nodes -o custom-columns=NAME:.metadata.name,GPUS:.status.allocatable` lists what there is."
+            + (" The pool may grow by itself; then this only means that it has to." if grows else ""),
+            severity=Severity.WARNING if mild else None,
+            confidence=Confidence.MEDIUM if mild else None,
+        )
+    if fitting:
+        yield passed(job.name)
+
+
+def _does_not_fit(need: Need, nodes: list[ClusterNode], room: Mapping[str, int], closed: list[str]) -> str:
+    pods = "1 pod asks" if need.count == 1 else f"{need.count} pods ask"
+    where = f"the nodes with {' and '.join('|'.join(each) for each in need.labels)}" if need.labels else "its nodes"
+    if not nodes:
+        return f"{pods} for {need.spoken} (each) on {where}, and no node of the cluster has such labels"
+    most = max(room.values(), default=0)
+    said = f"{pods} for {need.spoken} each, and {where} ({len(nodes)}) have room for {sum(room.values())} of them"
+    if not most and room:
+        said += "; the largest has " + _largest(nodes)
+    return said + (f"; not counted: {fold(closed)}" if closed else "")
+
+
+def _largest(nodes: list[ClusterNode]) -> str:
+    most = max(nodes, key=lambda node: (gpus_of(node.has), node.has.get("cpu", 0.0)))
+    memory = most.has.get("memory", 0.0) / _MIB / 1024
+    return f"{gpus_of(most.has):g} GPUs, {most.has.get('cpu', 0.0):g} cores, {memory:.3g} GiB ({most.name})"
+
+
+def _evidence(need: Need, nodes: list[ClusterNode], room: Mapping[str, int]) -> Evidence:
+    held = fold(f"{name}: {count}" for name, count in room.items()) or "no node"
+    return Evidence("cluster", f"room for pods by node: {held}", f"{need.count} in all", "kubectl get nodes")
+
+
+@check(
+    "KUB041",
+    "gang-starts-in-part",
+    plan=_plan,
+    probes=(),
+    cost="nothing on the nodes; one list of the cluster's nodes and one of all its pods",
+    without_root="needs `list` on nodes and on pods of all namespaces, which not every account has",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("kubeflow/trainer#165", "kubernetes-sigs/kueue#2796"),
+)
+def gang_starts_in_part(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """The pods of the job can all be placed now, or none of them will be.
+
+    What it checks: where nothing makes the pods a gang, what is free on the nodes now against the pods of the job that
+    do not run yet: either all of them find room, or none.
+
+    Why it matters: pods that start without the others hold their GPUs and wait in rendezvous until its time-out; two
+    such jobs wait for each other for ever.
+
+    Example: 3 of 4 workers would start, and the fourth waits for a GPU that another team holds.
+
+    Fix: a gang scheduler (`schedulerName`, a PodGroup, a queue of Kueue), or wait for the room.
+
+    Known limits: what is free changes by the minute; priorities, taints and quotas are not looked at.
+
+    Evidence: kubeflow/trainer#165, kubernetes-sigs/kueue#2796.
+    """
+    nothing, cluster = _why_nothing(job, fleet), _kubernetes(fleet)
+    if nothing is not None or cluster is None:
+        yield nothing or unknown(job.name, "there is no cluster")
+        return
+    if fleet.records and not any(record.problem for record in fleet.records):
+        yield passed(job.name)
+        return
+    if any(node.free is None for node in cluster.nodes):
+        yield unknown(job.name, "; ".join(cluster.unknown) or "what is free on the nodes is not known")
+        return
+    running, clean = len(fleet.reached), True
+    for need in needs(job):
+        if need.gang or need.count < 2:
+            continue
+        nodes = [node for node in cluster.nodes if need.matches(node) and not node.closed]
+        room = {node.name: need.fits(node.free or {}) for node in nodes}
+        now = min(need.count, running + sum(room.values()))
+        if now in (0, need.count):
+            continue
+        clean = False
+        yield failed(
+            f"pods of {need.name}",
+            f"{now} of {need.count} pods of {need.spoken} each can run now, and nothing makes them wait for the others:"
+            " they would hold what they have until the rest finds room",
+            at=need.claims[0],
+            also=(_evidence(need, nodes, room),),
+            remedy="Name the cluster's gang scheduler in `schedulerName`, or a Kueue queue in the labels; or wait.",
+        )
+    if clean:
+        yield passed(job.name)

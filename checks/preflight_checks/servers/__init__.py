@@ -1,0 +1,1 @@
+"""Parameter servers: where they land, and whether their hosts hold them."""

@@ -1,0 +1,1 @@
+"""The short training run over the job's own nodes."""

@@ -1,0 +1,192 @@
+"""Whether a rank computes, or exchanges with others, more slowly than the rest: it would hold up every step."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from preflight.job import Job
+from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
+from preflight.outcome import Confidence, Evidence, Severity
+from preflight.recording import Facts, Fleet
+from preflight_checks.demands import fold
+from preflight_checks.smoke.drilled import drillable
+from preflight_checks.smoke.smoke_plan import plan_smoke
+from preflight_checks.smoke.smoke_run import FACT, incomplete, run_of
+from preflight_checks.smoke.unequal_work import unequal_work
+from reference_trainer.collective import RankReport
+from reference_trainer.collective import rank as run_rank
+from reference_trainer.pace import Window
+
+#: Fewer ranks than this have no majority that one could fall behind.
+_FEWEST = 3
+#: A rank falls behind when it takes so many times as long as the median rank. NVIDIA's resiliency extension suspects
+#: below three quarters of the best rank's speed on GPUs; two threads of one core halve each other's.
+ON_GPU, ON_CPU, EXCHANGING = 1.33, 2.0, 4.0
+#: And so many deviations (1.4826 MAD) longer, and for an exchange so much longer at least.
+DEVIATIONS, EXCHANGE_S = 5.0, 0.002
+#: A rank that had no processor for this share of its computing time is crowded out.
+CROWDED = 0.4
+#: With most ranks above this share, times of exchanges say nothing, and a crowded rank is no exception.
+BUSY = 0.2
+#: A control group that held a rank back for this share of the time is why it is slow.
+HELD_BACK = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class _Behind:
+    """A rank that is slower than the others in both windows: how many times at least, and in what."""
+
+    node: str
+    rank: int
+    times: float
+    what: str
+
+
+@check(
+    "SMK005",
+    "straggler",
+    plan=plan_smoke,
+    probes=(run_rank,),
+    cost="times eight pieces of work of some ten milliseconds and eight exchanges, twice; about a second",
+    when="smoke",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("intelligent-machine-learning/dlrover#678", "intelligent-machine-learning/dlrover#735"),
+)
+@drillable("delay")
+def straggler(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """No rank computes or exchanges far more slowly than the others.
+
+    What it checks: before and after the training steps every rank times work that needs nobody else, less what it
+    waited for a processor that others used, and exchanges with a partner, another one each time. A rank is named that
+    is out of line in both windows: against the median of all ranks and its deviation (MAD). The work is the same for
+    all, so that a larger batch or shard makes nobody slow here; what the job's files and data say of that is told.
+
+    Why it matters: all ranks wait for the slowest at every step. A node that is half as fast makes the whole job half
+    as fast, and every rank's step takes equally long, so that none stands out.
+
+    Example: rank 5 on node-f takes 3.1 times as long as the median rank for the same work; a control group held it
+    back for 62 % of the time.
+
+    Fix: compare clocks, power limits, cooling and limits of processors on the named node with another.
+
+    Known limits: a short test of one size; three ranks or more. Where most ranks wait for a processor,
+    exchanges are inconclusive.
+
+    Evidence: intelligent-machine-learning/dlrover#678, intelligent-machine-learning/dlrover#735 (two rounds with
+    changed partners); NVIDIA's resiliency extension (score against the best rank).
+    """
+    run = run_of(job, facts)
+    early = incomplete(job, fleet, run)
+    if early is not None:
+        yield early
+        return
+    reports = [(node, report) for node, report in run.reports if len(report.windows) >= 2]
+    if len(reports) < _FEWEST:
+        yield not_applicable("pace of the ranks", f"{len(reports)} ranks have no majority to fall behind")
+        return
+    busy = statistics.median(_waited(report) for _, report in reports) > BUSY
+    slow = _behind(reports, _computing, "computes", lambda report: ON_GPU if "cuda" in report.device else ON_CPU)
+    exchanging = _behind(reports, _exchanging, "exchanges", lambda report: EXCHANGING, least_s=EXCHANGE_S)
+    crowded = [] if busy else [_Behind(n, r.rank, 0.0, "waits") for n, r in reports if _waited(r) > CROWDED]
+    named = {item.rank for item in slow}
+    if busy and exchanging:
+        waits = statistics.median(_waited(report) for _, report in reports)
+        yield unknown(
+            f"exchanges of {fold(item.node for item in exchanging)}",
+            f"inconclusive: hosts busy (half of the ranks waited {waits:.0%} of the time or more for a processor)",
+        )
+        exchanging = []
+    found = [*slow, *(item for item in (*crowded, *exchanging) if item.rank not in named)]
+    by_rank = {report.rank: report for _, report in reports}
+    uneven = unequal_work(job, fleet, facts)
+    for node in dict.fromkeys(item.node for item in found):
+        yield _finding(node, [item for item in found if item.node == node], by_rank, uneven)
+    if not found:
+        paces = sorted(_computing(report.windows[0]) or 0.0 for _, report in reports)
+        yield passed(
+            f"pace of {len(reports)} ranks: {paces[0] * 1e3:.2g} to {paces[-1] * 1e3:.2g} ms for one piece of work"
+            + (f"; the machines are alike, but the job's own work is not: {'; '.join(uneven)}" if uneven else "")
+        )
+
+
+def _computing(window: Window) -> float | None:
+    return statistics.median(window.compute_s) if window.compute_s else None
+
+
+def _exchanging(window: Window) -> float | None:
+    return statistics.median(window.exchange_s) if window.exchange_s else None
+
+
+def _waited(report: RankReport) -> float:
+    """The smaller share of its windows that the rank had no processor for, because others used it."""
+    return min((w.waited or 0.0) - (w.held_back or 0.0) for w in report.windows)
+
+
+def _behind(
+    reports: list[tuple[str, RankReport]],
+    pace: Callable[[Window], float | None],
+    what: str,
+    factor: Callable[[RankReport], float],
+    *,
+    least_s: float = 0.0,
+) -> list[_Behind]:
+    """The ranks whose pace is out of line in every window."""
+    times: dict[int, list[float]] = {}
+    odd: dict[int, int] = {}
+    windows = min(len(report.windows) for _, report in reports)
+    for index in range(windows):
+        known = {r.rank: value for _, r in reports if (value := pace(r.windows[index])) is not None}
+        if len(known) < _FEWEST:
+            return []
+        middle = statistics.median(known.values())
+        deviation = 1.4826 * statistics.median(abs(value - middle) for value in known.values())
+        for _, report in reports:
+            value = known.get(report.rank)
+            if value is None or middle <= 0:
+                continue
+            beyond = value > middle + max(DEVIATIONS * deviation, least_s)
+            if beyond and value > factor(report) * middle:
+                odd[report.rank] = odd.get(report.rank, 0) + 1
+                times.setdefault(report.rank, []).append(value / middle)
+    return [
+        _Behind(node, report.rank, min(times[report.rank]), what)
+        for node, report in reports
+        if odd.get(report.rank, 0) == windows
+    ]
+
+
+def _finding(node: str, items: list[_Behind], by_rank: Mapping[int, RankReport], uneven: tuple[str, ...]) -> Verdict:
+    first = items[0]
+    ranks = ("rank " if len(items) == 1 else "ranks ") + fold(str(item.rank) for item in items)
+    report = by_rank[first.rank]
+    held = min(window.held_back or 0.0 for window in report.windows)
+    waited = _waited(report)
+    if first.what == "waits":
+        said = (
+            f"had no processor for {waited:.0%} of the time in both windows, unlike most others: other programs use it"
+        )
+    elif first.what == "exchanges":
+        partners = fold(str(window.partner) for window in report.windows)
+        said = f"took {first.times:.1f} times as long as the median rank to exchange with others (ranks {partners})"
+    else:
+        said = f"took {first.times:.1f} times as long as the median rank for the same work, in both windows"
+    if held > HELD_BACK:
+        said += f"; a control group's quota held it back for {held:.0%} of the time"
+    paces = ", ".join(f"{(_computing(window) or 0.0) * 1e3:.3g} ms" for window in report.windows)
+    return failed(
+        f"{ranks} on {node}",
+        f"{ranks} on {node} {said}; every step of the job would wait for it"
+        + (f". It is not what makes the job's own work unequal: {'; '.join(uneven)}" if uneven else ""),
+        at=Evidence(
+            FACT,
+            f"{paces} for one piece of work on {report.device}, {waited:.0%} of the time without a processor",
+            "as long as on the other ranks",
+            node=node,
+        ),
+        nodes=(node,),
+        remedy=f"On {node}: `nvidia-smi -q -d CLOCK,PERFORMANCE`, `cat /sys/fs/cgroup/cpu.max`, `uptime`, "
+        "`cpupower frequency-info`; compare with another node.",
+    )

@@ -1,0 +1,163 @@
+"""Whether libraries and settings files are found the same way on every node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from preflight.job import Job
+from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
+from preflight.outcome import Confidence, Evidence, Severity
+from preflight.recording import Facts, Fleet
+from preflight.request import Request
+from preflight_checks.context.surroundings import requests, set_by_job, surroundings, unseen_bare
+from preflight_checks.demands import fold, gpu_claims, unseen
+from preflight_checks.majority import split
+from preflight_checks.probes.environment import environment
+
+_PATHS = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH")
+
+
+def _plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
+    if job.launches:
+        yield from requests(job, fleet, context=True)
+        yield from requests(job, fleet, context=False)
+
+
+@check(
+    "ENV024",
+    "library-paths-differ",
+    plan=_plan,
+    probes=(environment,),
+    cost="reads the environment of one process and looks for the folders it names, milliseconds",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("NVIDIA/nccl#286", "PaddlePaddle/Paddle#23922", "PaddlePaddle/Paddle#26954"),
+)
+def library_paths_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """LD_LIBRARY_PATH, LD_PRELOAD and PYTHONPATH of the ranks are the same on every node.
+
+    What it checks: the three variables where the ranks run, folder by folder.
+
+    Why it matters: they decide which NCCL, CUDA and Python modules are loaded, before everything that is installed. A
+    node with another order loads another library under the same name.
+
+    Example: node3 has /usr/local/cuda-11.8/lib64 before the others' /usr/local/cuda/lib64.
+
+    Fix: set the variables in the job's script, or mend the profile of the odd node.
+
+    Known limits: what /etc/ld.so.conf adds is not seen; the order of equal folders is told, and so is one that is
+    missing on the node.
+
+    Evidence: NVIDIA/nccl#286, PaddlePaddle/Paddle#23922, PaddlePaddle/Paddle#26954.
+    """
+    if len(fleet.nodes) < 2 or not job.launches:
+        yield not_applicable("library paths", "the job has one node, or starts no ranks")
+        return
+    yield from unseen(facts, environment, "library paths")
+    seen = surroundings(facts)
+    if seen is None:
+        yield unknown("library paths", "fewer than two nodes told their environment")
+        return
+    wrong = False
+    for name in _PATHS:
+        values = {node: value.variables.get(name, "") for node, value in seen.by_node.items()}
+        found = split({node: ":".join(part for part in text.split(":") if part) for node, text in values.items()})
+        if found is None or not found.odd or name in set_by_job(job):
+            continue
+        wrong = True
+        node, value = found.first_odd
+        mine, theirs = value.split(":") if value else [], found.common.split(":") if found.common else []
+        parts = []
+        if more := [part for part in mine if part not in theirs]:
+            parts.append(f"{fold(more, 3)} only there")
+        if less := [part for part in theirs if part not in mine]:
+            parts.append(f"{fold(less, 3)} not there")
+        yield failed(
+            f"{name} on {fold(found.odd)}",
+            f"{seen.where}, {name} differs on {fold(found.odd)}: {'; '.join(parts) or 'another order'}",
+            at=Evidence("environment", value or "not set", found.common or "not set", f"printenv {name}", node),
+            nodes=tuple(found.odd),
+            remedy=f"Set {name} in the job's script, or mend it in the profile of {fold(found.odd)}.",
+        )
+    missing = split({node: ":".join(value.missing_folders) for node, value in seen.by_node.items()})
+    if not wrong and missing is not None and missing.odd:
+        wrong = True
+        node, folders = next(((n, f) for n, f in missing.odd.items() if f), missing.first_odd)
+        where = tuple(n for n, f in {**missing.odd, **dict.fromkeys(missing.agreeing, missing.common)}.items() if f)
+        absent = folders or missing.common
+        yield failed(
+            f"folders of LD_LIBRARY_PATH on {fold(where)}",
+            f"LD_LIBRARY_PATH names {fold(absent.split(':'), 3)}, which {'is' if absent.count(':') == 0 else 'are'} "
+            f"missing on {fold(where)} and there on the other nodes",
+            at=Evidence("library path", "no such folder", "a folder", f"ls -d {absent.split(':')[0]}", where[0]),
+            nodes=where,
+            remedy=f"Install or mount {absent.split(':')[0]} on {fold(where)}.",
+        )
+    if not wrong:
+        yield passed(f"library paths on {len(seen.by_node)} nodes")
+
+
+def _reads_settings(job: Job) -> bool:
+    deepspeed = any(launch.launcher == "deepspeed" for launch in job.launches)
+    return bool(job.launches) and (deepspeed or bool(gpu_claims(job)))
+
+
+def _plan_settings(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
+    if _reads_settings(job):
+        yield from _plan(job, fleet, facts)
+
+
+@check(
+    "ENV025",
+    "settings-file-misread",
+    plan=_plan_settings,
+    probes=(environment,),
+    cost="reads at most three small files, milliseconds",
+    severity=Severity.WARNING,
+    confidence=Confidence.HIGH,
+    evidence=(
+        "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
+        "https://github.com/NVIDIA/nccl/blob/master/src/misc/param.cc",
+    ),
+)
+def settings_file_misread(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """The files of settings that NCCL and DeepSpeed read hold nothing that these cannot read.
+
+    What it checks: each line of /etc/nccl.conf, ~/.nccl.conf or $NCCL_CONF_FILE, read as NCCL does, and of DeepSpeed's
+    .deepspeed_env; and whether the files can be read at all.
+
+    Why it matters: NCCL trims nothing and says nothing. `NCCL_DEBUG = INFO` sets a variable whose name ends in a blank,
+    which nobody looks up. DeepSpeed's launcher ends with a traceback at a line without an equals sign.
+
+    Example: `NCCL_IB_HCA = mlx5_0` in /etc/nccl.conf.
+
+    Fix: write `NAME=value` with no blanks.
+
+    Known limits: values are not judged here.
+
+    Evidence: NCCL's documentation of its configuration files, and src/misc/param.cc.
+    """
+    if not _reads_settings(job):
+        yield not_applicable("settings files", "nothing in the job reads them, as far as its files tell")
+        return
+    # Both looks read the same files; one of them is enough.
+    yield from unseen_bare(facts, "settings files")
+    wrong: dict[tuple[str, str], list[str]] = {}
+    looked = set()
+    for node, seen in facts.observed(environment).items():
+        looked.add(node)
+        for file in (*seen.nccl_files, *seen.export_files):
+            if file.problem:
+                wrong.setdefault((file.path, f"cannot be read: {file.problem}"), []).append(node)
+            for line in file.unread:
+                wrong.setdefault((file.path, line), []).append(node)
+    for (path, line), nodes in wrong.items():
+        yield failed(
+            f"{path}: {line}",
+            f"{path} on {fold(nodes)}: {line}",
+            at=Evidence("settings file", line, "NAME=value, with no blanks", f"cat -A {path}", nodes[0]),
+            nodes=nodes,
+            remedy=f"Write `NAME=value` with no blanks around the sign in {path}, or let this user read it.",
+        )
+    if looked and not wrong:
+        yield passed(f"settings files on {len(looked)} nodes")

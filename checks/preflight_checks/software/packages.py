@@ -1,0 +1,317 @@
+"""Whether the ranks of all nodes find the same packages, from the same places, by the same kind of interpreter."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterator, Mapping
+
+from preflight.job import Job
+from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
+from preflight.outcome import Confidence, Evidence, Severity
+from preflight.recording import Facts, Fleet
+from preflight.request import Request
+from preflight_checks.context.context import IN_STEP, plan_installed
+from preflight_checks.demands import fold, unseen
+from preflight_checks.majority import split
+from preflight_checks.probes.installed import Installed, installed
+from preflight_checks.probes.packages import DISTRIBUTIONS
+
+_COST = "lists the folders of the ranks' packages, a tenth of a second; nothing is imported"
+#: VER003 speaks of these.
+_JUDGED_ELSEWHERE = frozenset(name for names in DISTRIBUTIONS.values() for name in names)
+#: Distributions that put files of the same names in one place: whichever was installed last is half overwritten.
+OVERLAPPING: tuple[tuple[str, ...], ...] = (
+    ("paddlepaddle", "paddlepaddle-gpu"),
+    ("nvidia-nccl-cu11", "nvidia-nccl-cu12", "nvidia-nccl-cu13"),
+    ("nvidia-cudnn-cu11", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13"),
+    ("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tf-nightly"),
+    ("onnxruntime", "onnxruntime-gpu"),
+    ("pytorch-triton", "triton"),
+    ("opencv-python", "opencv-python-headless", "opencv-contrib-python"),
+    ("pynvml", "nvidia-ml-py"),
+)
+#: Of these one too many is untidy and rarely breaks a job.
+_HARMLESS = ("opencv-python", "pynvml", "onnxruntime")
+
+
+def _plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
+    if len(fleet.nodes) > 1:
+        yield from plan_installed(job, fleet, facts)
+
+
+def _few(job: Job, fleet: Fleet, what: str) -> Verdict | None:
+    if len(fleet.nodes) < 2 or not job.launches:
+        return not_applicable(what, "the job has one node, or no launch")
+    return None
+
+
+def _asked(job: Job, fleet: Fleet, facts: Facts, what: str) -> Iterator[Verdict]:
+    """Why nothing can be compared, as far as there are reasons."""
+    alone = _few(job, fleet, what)
+    if alone is not None:
+        yield alone
+        return
+    blind = tuple(unseen(facts, installed, what))
+    yield from blind
+    if len(facts.observed(installed)) < 2 and not blind:
+        yield unknown(what, "fewer than two nodes told their packages")
+
+
+@check(
+    "PKG001",
+    "package-set-differs",
+    plan=_plan,
+    probes=(installed,),
+    cost=_COST,
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("NVIDIA/nccl#286", "NVIDIA/nccl#1328", "Unakar/Logic-RL#30"),
+)
+def package_set_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """The ranks of all nodes find the same packages in the same versions.
+
+    What it checks: every distribution that the ranks' interpreter finds, against what most nodes have; what ranks
+    exchange data with or compute with in step makes a warning, everything else one line in passing. The frameworks
+    themselves are VER003's.
+
+    Why it matters: data pickled by one version is not read by another, a library that computes otherwise bends the run,
+    and a package that one node lacks ends it there after the others have joined.
+
+    Example: node3 has numpy 2.1 and protobuf 5, the others numpy 1.26 and protobuf 4.
+
+    Fix: install from one lock file on every node, or use one image or a shared file system.
+
+    Known limits: versions are those of the installed metadata; a package on PYTHONPATH without any is not seen.
+
+    Evidence: NVIDIA/nccl#286, NVIDIA/nccl#1328, Unakar/Logic-RL#30.
+    """
+    reasons = list(_asked(job, fleet, facts, "packages"))
+    yield from reasons
+    have = facts.observed(installed)
+    if _few(job, fleet, "") is not None or len(have) < 2:
+        return
+    # Most nodes have the same, so each different set is looked through once.
+    sets = {value.digest: value.distributions for value in have.values()}
+    names = {name for held in sets.values() for name in held}
+    unlike = [name for name in sorted(names) if len({held.get(name) for held in sets.values()}) > 1]
+    together: dict[tuple[bool, tuple[str, ...]], dict[str, str]] = {}
+    for name in unlike:
+        if name in _JUDGED_ELSEWHERE:
+            continue
+        found = split({node: value.distributions.get(name, "none") for node, value in have.items()})
+        if found is not None and found.odd:
+            shown = fold((f"{version} on {node}" for node, version in found.odd.items()), 3)
+            together.setdefault((_in_step(name), tuple(found.odd)), {})[name] = f"{name} {shown} ({found.common})"
+    for (in_step, nodes), differing in together.items():
+        yield _packages_finding(have, nodes, differing, in_step=in_step)
+    if len(sets) > 1 and not unlike and (found := split({node: value.digest for node, value in have.items()})):
+        yield _others(have, tuple(found.odd))
+    elif not together:
+        yield passed(f"packages on {len(have)} nodes")
+
+
+def _others(have: Mapping[str, Installed], nodes: tuple[str, ...]) -> Verdict:
+    """Something differs that was not listed one by one, or that is another check's."""
+    executable = have[nodes[0]].executable
+    return failed(
+        f"further packages on {fold(nodes)}",
+        f"packages on {fold(nodes)} are not those of most nodes; none of them is one that ranks compute with in step",
+        at=Evidence("packages", have[nodes[0]].digest, "one set", f"{executable} -m pip freeze", nodes[0]),
+        nodes=nodes,
+        remedy="Run all ranks from one environment.",
+        severity=Severity.INFO,
+    )
+
+
+def _in_step(name: str) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in IN_STEP)
+
+
+def _packages_finding(
+    have: Mapping[str, Installed], nodes: tuple[str, ...], differing: Mapping[str, str], *, in_step: bool
+) -> Verdict:
+    node = nodes[0]
+    count = f"{len(differing)} packages differ" if len(differing) > 1 else "a package differs"
+    executable = have[node].executable
+    names = fold(differing, 6)
+    return failed(
+        f"packages on {fold(nodes)}: {names}",
+        f"{count} on {fold(nodes)} from what most nodes have (in brackets): {fold(differing.values(), 8)}",
+        at=Evidence("packages", next(iter(differing.values())), "one version", f"{executable} -m pip freeze", node),
+        nodes=nodes,
+        remedy=f"Install the versions of the other nodes on {fold(nodes)}, or run all ranks from one environment.",
+        severity=None if in_step else Severity.INFO,
+    )
+
+
+@check(
+    "PKG002",
+    "interpreters-differ",
+    plan=_plan,
+    probes=(installed,),
+    cost=_COST,
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("deepspeedai/DeepSpeed#1603", "deepspeedai/DeepSpeed#4370"),
+)
+def interpreters_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """The ranks of all nodes are run by one kind of interpreter on one kind of processor.
+
+    What it checks: whether the interpreter is that of a virtual environment, of conda or the system's own, for which
+    processor and binary interface it was built, and where it lies.
+
+    Why it matters: a node that falls back to the system's Python has other packages, and fails at the first import, or
+    later; wheels of another processor are other programs.
+
+    Example: on node3 `python3` is /usr/bin/python3, on the others /opt/conda/bin/python3.
+
+    Fix: name the interpreter by its whole path, or make the login without a terminal find the same one.
+
+    Known limits: another place alone is told in passing; versions of Python are compared by VER003.
+
+    Evidence: deepspeedai/DeepSpeed#1603, deepspeedai/DeepSpeed#4370.
+    """
+    yield from _asked(job, fleet, facts, "interpreters")
+    have = facts.observed(installed)
+    if _few(job, fleet, "") is not None or len(have) < 2:
+        return
+    wrong = False
+    for what, values, severe in (
+        ("processor", {node: value.machine for node, value in have.items()}, True),
+        ("kind of environment", {node: value.kind for node, value in have.items()}, True),
+        ("binary interface", {node: _abi(value) for node, value in have.items()}, True),
+        ("place", {node: value.resolved for node, value in have.items()}, False),
+    ):
+        found = split(values)
+        if found is None or not found.odd or (wrong and not severe):
+            continue
+        wrong = True
+        node, value = found.first_odd
+        yield failed(
+            f"interpreters: {what}",
+            f"the {what} of the ranks' interpreter differs: {found.spoken}",
+            at=Evidence("interpreter", f"{have[node].executable}: {value}", found.common, have[node].resolved, node),
+            nodes=tuple(found.odd),
+            remedy=f"Start the ranks with one interpreter everywhere, by its whole path; see {fold(found.odd)}.",
+            severity=None if severe else Severity.INFO,
+        )
+    if not wrong:
+        yield passed(f"interpreters on {len(have)} nodes")
+
+
+def _abi(value: Installed) -> str:
+    """The binary interface without the processor, of which is spoken apart."""
+    return value.abi.partition(f"-{value.machine}")[0]
+
+
+@check(
+    "PKG003",
+    "source-trees-differ",
+    plan=_plan,
+    probes=(installed,),
+    cost=_COST,
+    severity=Severity.WARNING,
+    confidence=Confidence.HIGH,
+    evidence=("https://peps.python.org/pep-0610/", "NVIDIA/nccl#1328"),
+)
+def source_trees_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """Packages that are installed from a source tree or a repository are of one commit on every node.
+
+    What it checks: the commit of packages installed from a repository, and the one that is checked out where a package
+    is installed in place (pip install -e).
+
+    Why it matters: the version number is the same and the code is not: one node runs last week's trainer.
+
+    Example: Megatron-LM installed in place at 3f2a91c on node3 and at 8be10d4 elsewhere.
+
+    Fix: check out one commit everywhere, or install in place on a shared file system alone.
+
+    Known limits: changes that are not committed are not seen here; CPY001 compares the job's own files.
+
+    Evidence: PEP 610 (direct_url.json), NVIDIA/nccl#1328.
+    """
+    yield from _asked(job, fleet, facts, "source trees")
+    have = facts.observed(installed)
+    if _few(job, fleet, "") is not None or len(have) < 2:
+        return
+    wrong = False
+    for name in sorted({name for value in have.values() for name in value.sources}):
+        values = {
+            n: v.sources[name].commit[:12] for n, v in have.items() if name in v.sources and v.sources[name].commit
+        }
+        found = split(values)
+        if found is None or not found.odd:
+            continue
+        wrong = True
+        node, commit = found.first_odd
+        place = have[node].sources[name].place
+        yield failed(
+            f"{name}: commit",
+            f"{name}, installed from {place}, is of different commits: {found.spoken}",
+            at=Evidence("packages", commit, found.common, f"git -C {place} log -1", node),
+            nodes=tuple(found.odd),
+            remedy=f"Check out {found.common} of {name} on {fold(found.odd)}.",
+        )
+    if not wrong:
+        yield passed(f"source trees on {len(have)} nodes")
+
+
+def _plan_alone(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
+    yield from plan_installed(job, fleet, facts)
+
+
+@check(
+    "PKG004",
+    "packages-overwrite-each-other",
+    plan=_plan_alone,
+    probes=(installed,),
+    cost=_COST,
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=(
+        "PaddlePaddle/Paddle#23922",
+        "https://packaging.python.org/en/latest/specifications/recording-installed-packages/",
+    ),
+)
+def packages_overwrite_each_other(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """No two installed distributions provide one import package, and none is there in two versions.
+
+    What it checks: pairs such as paddlepaddle and paddlepaddle-gpu or NCCL for two releases of CUDA, which write files
+    of the same names; and metadata of two versions of one distribution in one folder.
+
+    Why it matters: whichever was installed last has overwritten part of the other, and removing one breaks both. Which
+    NCCL or framework is loaded is then nobody's choice, and may differ from node to node.
+
+    Example: `paddlepaddle-gpu` installed over `paddlepaddle`.
+
+    Fix: uninstall both, then install the one that is wanted.
+
+    Known limits: pairs are taken from a list of those that occur in training jobs.
+
+    Evidence: PaddlePaddle/Paddle#23922; the specification of recorded installs.
+    """
+    if not job.launches:
+        yield not_applicable("packages", "the job starts no ranks")
+        return
+    yield from unseen(facts, installed, "packages")
+    have = facts.observed(installed)
+    doubled: dict[tuple[str, ...], list[str]] = {}
+    for node, value in have.items():
+        for group in OVERLAPPING:
+            both = tuple(f"{name} {value.distributions[name]}" for name in group if name in value.distributions)
+            if len(both) > 1 and group[0] not in _HARMLESS:
+                doubled.setdefault(both, []).append(node)
+        for name, versions in value.twice.items():
+            doubled.setdefault(tuple(f"{name} {version}" for version in versions), []).append(node)
+    for both, nodes in doubled.items():
+        names = " ".join(dict.fromkeys(item.split()[0] for item in both))
+        executable = have[nodes[0]].executable
+        yield failed(
+            f"{' and '.join(both)}",
+            f"{' and '.join(both)} are installed together on {fold(nodes)} and overwrite each other's files",
+            at=Evidence("packages", " and ".join(both), "one of them", f"{executable} -m pip list", nodes[0]),
+            nodes=nodes,
+            remedy=f"`{executable} -m pip uninstall {names}` until none is left, then install the wanted one.",
+        )
+    if have and not doubled:
+        yield passed(f"packages on {len(have)} nodes")

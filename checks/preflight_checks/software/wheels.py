@@ -1,0 +1,347 @@
+"""Whether the installed framework fits the GPUs, and gets the libraries it was built for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from preflight.job import Job
+from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
+from preflight.outcome import Confidence, Evidence, Severity
+from preflight.recording import Facts, Fleet, Observed
+from preflight_checks.demands import fold, gpu_claims
+from preflight_checks.majority import split
+from preflight_checks.probes.gpus import gpus
+from preflight_checks.probes.libraries import Found
+from preflight_checks.probes.stack import Build, stack
+from preflight_checks.software.software import COST, build_of, numbers, plan_software, plan_stack, seen_software
+from preflight_checks.tables import table
+
+_LIST = "python -c 'import torch; print(torch.cuda.get_arch_list())'"
+_NVIDIA = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
+
+
+def architectures_of(build: Build) -> tuple[list[str], bool]:
+    """What the framework holds code for, and whether the wheel itself says so (else the table does)."""
+    if build.architectures is not None:
+        return build.architectures, True
+    for row in table("architectures")["wheel"]:
+        if row["framework"] == build.framework and row["cuda"] == build.cuda:
+            return list(row["architectures"]), False
+    return [], False
+
+
+def runs_on(architectures: list[str], capability: str) -> str:
+    """How code for these architectures runs on a GPU: `native`, `jit` (from PTX, by the driver) or not at all (empty).
+
+    CUDA's rules: `sm_80` runs on 8.0 and later minor versions of major version 8, `sm_90a` on 9.0 alone, `sm_100f` on
+    its family; PTX of `compute_80` is compiled for 8.0 and anything later. AMD's code is for one architecture.
+    """
+    if capability.startswith("gfx"):
+        return "native" if capability in {item.split(":")[0] for item in architectures} else ""
+    major, _, minor = capability.partition(".")
+    device = (int(major), int(minor or 0))
+    best = ""
+    for item in architectures:
+        match = _NVIDIA.fullmatch(item)
+        if match is None:
+            continue
+        kind, code, special = match.group(1), (int(match.group(2)), int(match.group(3))), match.group(4)
+        if special == "a":
+            if code == device and kind == "sm":
+                return "native"
+        elif kind == "sm" and code[0] == device[0] and code[1] <= device[1]:
+            return "native"
+        elif kind == "compute" and code <= device:
+            best = "jit"
+    return best
+
+
+@check(
+    "VER004",
+    "wheel-lacks-gpu",
+    plan=plan_stack,
+    probes=(gpus, stack),
+    cost=COST,
+    severity=Severity.ERROR,
+    evidence=(
+        "pytorch/pytorch#167244",
+        "pytorch/pytorch#31285",
+        "xtreme1-io/xtreme1#73",
+        "Comfy-Org/ComfyUI#16438",
+        "https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#compute-capabilities",
+    ),
+)
+def wheel_lacks_gpu(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """The installed framework holds code for every GPU of its node.
+
+    What it checks: the architectures written in the installed wheel (torch, tensorflow) against the compute
+    capability of each GPU, by CUDA's rules for binaries and PTX.
+
+    Why it matters: the first kernel ends with "no kernel image is available for execution on the device"; where only
+    PTX fits, the first start compiles for minutes, and on a driver older than the toolkit it fails.
+
+    Example: torch 2.5 for CUDA 12.4 (up to sm_90) on a node with B200s (compute capability 10.0).
+
+    Fix: install a build that lists the architecture, usually one for a newer CUDA.
+
+    Known limits: paddle writes no list; a list that cannot be read is looked up by CUDA version, which makes the
+    finding a warning. Other packages with kernels of their own are not looked at.
+
+    Evidence: pytorch/pytorch#167244, pytorch/pytorch#31285, xtreme1-io/xtreme1#73, Comfy-Org/ComfyUI#16438; CUDA's
+    programming guide on compute capabilities.
+    """
+    have, said = seen_software(job, facts, "the framework's architectures")
+    yield from said
+    if not gpu_claims(job):
+        return
+    lacking: dict[tuple[str, str, str, bool], list[str]] = {}
+    jit: dict[tuple[str, str, bool], list[str]] = {}
+    well = 0
+    for node, software in have.items():
+        cards, build = facts.of(gpus, node), build_of(job, software)
+        if not isinstance(cards, Observed) or not cards.value.gpus:
+            reason = "blocked by GPU011: its GPUs are not known" if isinstance(cards, Observed) else cards.reason
+            yield unknown(node, reason)
+            continue
+        if build is None or not (build.cuda or build.hip):
+            yield unknown(node, "blocked by VER001: no framework that was built for GPUs is installed")
+            continue
+        listed, sure = architectures_of(build)
+        if not listed:
+            yield unknown(node, f"{build.framework} {build.version} does not say for which GPUs it was built")
+            continue
+        fine = True
+        for card in cards.value.gpus:
+            if not card.compute_capability:
+                continue
+            how = runs_on(listed, card.compute_capability)
+            what = f"{build.framework} {build.version}"
+            model = f"{card.name} ({card.compute_capability})"
+            if not how:
+                lacking.setdefault((what, model, " ".join(listed), sure), []).append(node)
+                fine = False
+            elif how == "jit":
+                older = bool(cards.value.cuda_driver) and numbers(cards.value.cuda_driver) < numbers(build.cuda)[:2]
+                jit.setdefault((what, model, older), []).append(node)
+                fine = False
+        well += fine
+    for (what, model, shown, sure), found in lacking.items():
+        nodes = tuple(dict.fromkeys(found))
+        yield failed(
+            f"{what} on {model}",
+            f"{what} on {fold(nodes)} holds no code for {model}: it was built for {shown}",
+            at=Evidence("architectures", shown, model, _LIST, nodes[0]),
+            also=gpu_claims(job),
+            nodes=nodes,
+            remedy=f"Install a build of {what.split()[0]} that lists this architecture, on {fold(nodes)}.",
+            severity=None if sure else Severity.WARNING,
+            confidence=None if sure else Confidence.MEDIUM,
+        )
+    for (what, model, older), found in jit.items():
+        nodes = tuple(dict.fromkeys(found))
+        why = (
+            "and the driver is older than the toolkit that wrote it: it cannot compile it"
+            if older
+            else "which is compiled anew at the first start, for minutes"
+        )
+        yield failed(
+            f"{what} on {model}: PTX",
+            f"{what} on {fold(nodes)} has only PTX for {model}, {why}",
+            at=Evidence("architectures", "PTX", f"code for {model}", "nvidia-smi", nodes[0]),
+            also=gpu_claims(job),
+            nodes=nodes,
+            remedy=f"Install a build of {what.split()[0]} that lists this architecture"
+            + (f", or update the driver on {fold(nodes)}." if older else "."),
+            severity=None if older else Severity.WARNING,
+        )
+    if well:
+        yield passed(f"the framework's architectures on {well} nodes")
+
+
+@check(
+    "VER005",
+    "cudnn-mismatch",
+    plan=plan_software,
+    probes=(stack,),
+    cost=COST,
+    severity=Severity.ERROR,
+    evidence=(
+        "PaddlePaddle/Paddle#23922",
+        "PaddlePaddle/Paddle#26954",
+        "PaddlePaddle/Paddle#46381",
+        "pytorch/pytorch#80637",
+        "bmaltais/kohya_ss#1096",
+    ),
+)
+def cudnn_mismatch(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """The cuDNN that the loader finds first is the one the framework was built for, or a later minor version.
+
+    What it checks: which file the dynamic loader takes for cuDNN (RPATH, LD_LIBRARY_PATH, RUNPATH, cache, in its own
+    order) when the framework asks for it, its version against the one the framework pins, and whether the parts that
+    cuDNN opens by name come from the same folder.
+
+    Why it matters: an older cuDNN on LD_LIBRARY_PATH hides the framework's own; it fails at the first convolution
+    or attention with a message about versions, or with CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH.
+
+    Example: a module system puts cuDNN 8.2 in front of a torch that brings 8.7 along.
+
+    Fix: take the folder out of LD_LIBRARY_PATH in the job script, or install a matching version.
+
+    Known limits: tensorflow opens cuDNN by name while it runs, which is not followed.
+
+    Evidence: PaddlePaddle/Paddle#23922, PaddlePaddle/Paddle#26954, PaddlePaddle/Paddle#46381,
+    pytorch/pytorch#80637, bmaltais/kohya_ss#1096.
+    """
+    have, said = seen_software(job, facts, "cuDNN")
+    yield from said
+    wrong: dict[tuple[str, str, str, str, bool], list[str]] = {}
+    parts: dict[tuple[str, str, str, str], list[str]] = {}
+    well, without = 0, 0
+    for node, software in have.items():
+        build = build_of(job, software)
+        found = _library(build, "cudnn")
+        if build is None or found is None or not found.path:
+            without += 1
+            continue
+        wanted, sure = _built_for(build, "cudnn")
+        if not found.version or not wanted:
+            why = found.problem or f"it is not known for which cuDNN {build.framework} {build.version} was built"
+            yield unknown(f"cuDNN on {node}", why)
+            continue
+        part = next((item for item in build.libraries if item.name.startswith("libcudnn_")), None)
+        have_numbers, want_numbers = numbers(found.version)[:2], numbers(wanted)[:2]
+        if part is not None and numbers(part.version)[:2] != have_numbers:
+            parts.setdefault((found.path, found.version, part.path, part.version), []).append(node)
+        elif have_numbers[0] != want_numbers[0] or (sure and have_numbers < want_numbers):
+            other_major = have_numbers[0] != want_numbers[0]
+            wrong.setdefault((found.path, found.via, found.version, wanted, other_major), []).append(node)
+        else:
+            well += 1
+    for (path, via, version, wanted, other_major), nodes in wrong.items():
+        yield failed(
+            f"cuDNN {version}",
+            f"the loader takes cuDNN {version} from {path} (by {via}) on {fold(nodes)}, and the framework was built "
+            f"for {wanted}",
+            at=Evidence("libcudnn.so", f"{version} at {path}", f"{wanted} or later", "ldconfig -p", nodes[0]),
+            also=gpu_claims(job),
+            nodes=nodes,
+            remedy=_take_out(path, via, nodes),
+            severity=None if other_major else Severity.WARNING,
+        )
+    for (path, version, part_path, part_version), nodes in parts.items():
+        yield failed(
+            f"cuDNN parts {part_version}",
+            f"the loader takes cuDNN {version} from {path} and its parts {part_version or 'of another version'} from "
+            f"{part_path} on {fold(nodes)}",
+            at=Evidence("libcudnn_ops.so", part_path, f"a part of {version}", "echo $LD_LIBRARY_PATH", nodes[0]),
+            also=gpu_claims(job),
+            nodes=nodes,
+            remedy=_take_out(part_path, "LD_LIBRARY_PATH", nodes),
+            severity=Severity.WARNING if numbers(part_version)[:1] == numbers(version)[:1] else None,
+        )
+    if well:
+        yield passed(f"cuDNN on {well} nodes")
+    elif without and not said:
+        yield not_applicable("cuDNN", "no framework that loads it by itself is installed")
+
+
+@check(
+    "VER006",
+    "nccl-library-differs",
+    plan=plan_software,
+    probes=(stack,),
+    cost=COST,
+    severity=Severity.ERROR,
+    evidence=("NVIDIA/nccl#286", "NVIDIA/nccl#1328", "NVIDIA/nccl#969"),
+)
+def nccl_library_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """The NCCL that the loader finds first has one version on all nodes, and is the one the framework was built for.
+
+    What it checks: which file the dynamic loader takes for NCCL when the framework asks for it, and its version.
+
+    Why it matters: ranks with different versions of NCCL hang or fail when they connect; package metadata does not
+    show it where a system's library stands in front of the wheel's.
+
+    Example: node3 has libnccl2 2.18 from its distribution on LD_LIBRARY_PATH, the others use torch's own 2.26.
+
+    Fix: take the folder out of LD_LIBRARY_PATH, or install one version everywhere.
+
+    Known limits: a NCCL that is linked into the framework itself is not seen; VER003 compares the frameworks.
+
+    Evidence: NVIDIA/nccl#286, NVIDIA/nccl#1328, NVIDIA/nccl#969.
+    """
+    have, said = seen_software(job, facts, "NCCL's library")
+    yield from said
+    taken: dict[str, tuple[Found, str, bool]] = {}
+    for node, software in have.items():
+        build = build_of(job, software)
+        found = _library(build, "nccl")
+        if build is None or found is None or not found.path:
+            continue
+        if not found.version:
+            yield unknown(f"NCCL's library on {node}", found.problem or f"{found.path} does not say its version")
+            continue
+        taken[node] = (found, *_built_for(build, "nccl"))
+    divided = split({node: found.version for node, (found, _, _) in taken.items()})
+    if divided is None:
+        if have and not said:
+            yield not_applicable("NCCL's library", "no framework that loads it from a file is installed")
+        return
+    if divided.odd:
+        breaking = {n: v for n, v in divided.odd.items() if numbers(v)[:2] != numbers(divided.common)[:2]}
+        node, version = next(iter((breaking or divided.odd).items()))
+        found = taken[node][0]
+        yield failed(
+            "NCCL's library",
+            f"the loader takes different versions of NCCL: {divided.spoken} (on {node} {found.path}, by {found.via})",
+            at=Evidence("libnccl.so", f"{version} at {found.path}", divided.common, "ldconfig -p", node),
+            also=gpu_claims(job),
+            nodes=tuple(divided.odd),
+            remedy=_take_out(found.path, found.via, list(divided.odd)),
+            severity=None if breaking else Severity.WARNING,
+            confidence=None if breaking else Confidence.MEDIUM,
+        )
+        return
+    pinned = {n: (found, wanted) for n, (found, wanted, sure) in taken.items() if sure}
+    older = {n: found for n, (found, wanted) in pinned.items() if numbers(found.version)[:2] < numbers(wanted)[:2]}
+    if older:
+        node, found = next(iter(older.items()))
+        wanted = taken[node][1]
+        yield failed(
+            "NCCL's library: older",
+            f"the loader takes NCCL {found.version} from {found.path} (by {found.via}) on {fold(older)}, and the "
+            f"framework was built for {wanted}",
+            at=Evidence("libnccl.so", f"{found.version} at {found.path}", wanted, "ldconfig -p", node),
+            also=gpu_claims(job),
+            nodes=tuple(older),
+            remedy=_take_out(found.path, found.via, list(older)),
+            severity=Severity.WARNING,
+            confidence=Confidence.MEDIUM,
+        )
+    else:
+        yield passed(f"NCCL {divided.common} on {len(taken)} nodes")
+
+
+def _library(build: Build | None, short: str) -> Found | None:
+    return next((item for item in build.libraries if item.name.startswith(f"lib{short}.so")), None) if build else None
+
+
+def _built_for(build: Build, short: str) -> tuple[str, bool]:
+    """The version the framework was built for and whether it says so itself; else what the table has for its release,
+    which may be another build (conda's, a vendor's) than the one that is installed."""
+    said: str = getattr(build, short)
+    if said:
+        return said, True
+    release = ".".join(build.version.split("+")[0].split(".")[:2])
+    for row in table("wheels")["wheel"]:
+        if (row["framework"], row["version"], row.get("cuda")) == (build.framework, release, build.cuda):
+            return str(row.get(short, "")), False
+    return "", False
+
+
+def _take_out(path: str, via: str, nodes: list[str]) -> str:
+    folder = path.rpartition("/")[0]
+    if via == "LD_LIBRARY_PATH":
+        return f"Take {folder} out of LD_LIBRARY_PATH for the ranks on {fold(nodes)}."
+    return f"Remove or update what is installed in {folder} on {fold(nodes)}, or install the framework's own version."

@@ -1,0 +1,1 @@
+"""Data, checkpoints and the file systems they lie on."""

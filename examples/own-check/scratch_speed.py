@@ -1,0 +1,114 @@
+"""A check in one file: is /scratch fast enough? Use it with `preflight check JOB --plugin scratch_speed.py`.
+
+The probe runs on each node, which has Python 3.8 or newer and nothing of preflight but what probes may use; the check
+judges what the probes saw, and may use all of preflight.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from preflight.job import Job
+from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
+from preflight.node.wire import ProbeUnavailable
+from preflight.outcome import Confidence, Evidence, Severity
+from preflight.recording import Facts, Fleet, Unavailable
+from preflight.request import Request, probe_name
+
+#: What the areas of these checks are about, for the last lines of a report.
+AREAS = {"ACM": "Acme's cluster"}
+FOLDER = os.environ.get("ACME_SCRATCH", "/scratch")
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Speed:
+    """How fast so many bytes were written and flushed."""
+
+    wrote_bytes: int
+    took_s: float
+
+
+def scratch_speed(params: dict[str, Any]) -> Speed:
+    """How long a file of `params["bytes"]` takes to be written to `params["folder"]` and flushed."""
+    file = Path(params["folder"], f".preflight-{os.getpid()}")
+    data = b"\0" * MIB
+    began = time.monotonic()
+    try:
+        with file.open("xb") as stream:
+            for _ in range(params["bytes"] // MIB):
+                stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        return Speed(params["bytes"], time.monotonic() - began)
+    except FileNotFoundError:
+        raise ProbeUnavailable("missing", f"{file.parent} is not there") from None
+    except PermissionError:
+        raise ProbeUnavailable("denied", f"{file.parent} may not be written") from None
+    finally:
+        if file.exists():
+            file.unlink()
+
+
+def plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
+    """Ask every node that was reached, whatever the job is."""
+    for node in fleet.reached:
+        yield Request(probe_name(scratch_speed), node.name, {"folder": FOLDER, "bytes": 4 * MIB}, required=True)
+
+
+@check(
+    "ACM301",
+    "scratch-slow",
+    plan=plan,
+    probes=(scratch_speed,),
+    cost="writes 4 MiB to the scratch folder",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    evidence=("https://wiki.example.org/training/storage",),
+)
+def scratch_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
+    """The scratch folder of every node takes data at 1 MiB/s at least.
+
+    What it checks:
+        A file of 4 MiB, written and flushed.
+
+    Why it matters:
+        A node whose scratch disk is dying holds up every checkpoint.
+
+    Example:
+        node17 takes 90 seconds.
+
+    Fix:
+        Drain the node.
+
+    Known limits:
+        One short try; a busy disk looks slow, too.
+
+    Evidence:
+        Acme's wiki, page on storage.
+    """
+    if not fleet.reached:
+        yield not_applicable("scratch", "no node was reached")
+    for seen in facts.each(scratch_speed):
+        if isinstance(seen.fact, Unavailable):
+            yield unknown(f"scratch on {seen.node}", seen.fact.reason, required=True)
+            continue
+        speed = seen.fact.value
+        rate = speed.wrote_bytes / MIB / max(speed.took_s, 1e-6)
+        if rate >= 1.0:
+            yield passed(f"scratch on {seen.node}")
+        else:
+            yield failed(
+                f"scratch on {seen.node}",
+                f"{FOLDER} on {seen.node} takes {rate:.2f} MiB/s; at least 1 MiB/s is expected",
+                at=Evidence(
+                    "scratch", f"{rate:.2f} MiB/s", "1 MiB/s", f"dd if=/dev/zero of={FOLDER}/x bs=1M", seen.node
+                ),
+                nodes=(seen.node,),
+                remedy=f"scontrol update nodename={seen.node} state=drain reason=scratch",
+            )

@@ -1,0 +1,337 @@
+"""The official Kubernetes client in a bridge: pods are found, made and deleted, and programs started in them."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import Any, Dict, List, Optional, Tuple
+
+from preflight.executors.bridge import mux
+from preflight.executors.bridge.kubernetes_exec import ExecStream
+from preflight.executors.bridge.kubernetes_facts import main_container, node_facts, pod_facts, why_not_running
+from preflight.executors.bridge.kubernetes_words import api_trouble, connection_trouble, exec_trouble
+from preflight.executors.bridge.mux import Side, Stream, Trouble
+
+#: For one call to the API server: (to connect, to answer).
+_REQUEST_S = (3.0, 8.0)
+_PAGE = 500
+#: Of the pods of a whole cluster.
+_MOST_PAGES = 20
+#: Between two looks at a pod that is not running yet.
+_LOOK_S = 0.4
+#: What says which job a pod belongs to, by the controllers' own code.
+JOB_LABELS = (
+    "batch.kubernetes.io/job-name",
+    "job-name",
+    "training.kubeflow.org/job-name",
+    "jobset.sigs.k8s.io/jobset-name",
+    "volcano.sh/job-name",
+    "leaderworkerset.sigs.k8s.io/name",
+    "ray.io/cluster",
+)
+#: Owners of pods that are jobs; others make services and notebooks.
+_JOB_KINDS = ("Job", "PyTorchJob", "MPIJob", "TFJob", "PaddleJob", "XGBoostJob", "JAXJob", "LeaderWorkerSet", "JobSet")
+
+
+def main(bundle: bytes, fd_in: int, fd_out: int) -> None:
+    """Entry of the bridge."""
+    mux.serve(KubernetesSide(), fd_in, fd_out)
+
+
+class KubernetesSide(Side):
+    """One cluster, as one kubeconfig context or the pod we run in reaches it."""
+
+    def __init__(self) -> None:
+        self._client: Any = None
+        self._configuration: Any = None
+        self._made: List[Tuple[str, str]] = []
+
+    def do_connect(self, kubeconfig: str, context: str) -> Dict[str, Any]:
+        """Read the configuration; nothing is asked of the API server yet."""
+        try:
+            import kubernetes
+        except ImportError as error:
+            raise Trouble(
+                "missing",
+                "the Kubernetes client cannot be imported (%s); pip install 'preflight-train[kubernetes]'" % error,
+            )
+        configuration = kubernetes.client.Configuration()
+        namespace, where = "default", ""
+        try:
+            if _has_kubeconfig(kubeconfig):
+                kubernetes.config.load_kube_config(
+                    config_file=kubeconfig or None, context=context or None, client_configuration=configuration
+                )
+                _, active = kubernetes.config.list_kube_config_contexts(config_file=kubeconfig or None)
+                chosen = _named_context(kubernetes, kubeconfig, context) or active
+                namespace = chosen["context"].get("namespace") or namespace
+                where = "context %s" % chosen["name"]
+            else:
+                kubernetes.config.load_incluster_config(client_configuration=configuration)
+                namespace, where = _own_namespace() or namespace, "the pod it runs in"
+        except Exception as error:  # Of a file that anybody may have edited, its reader says all kinds of things.
+            raise Trouble(
+                "missing",
+                "no cluster is configured here (%s); name a file with --on-option kubeconfig=FILE, or run this where "
+                "`kubectl get pods` works" % (str(error) or type(error).__name__),
+            )
+        # Retries would outlast every deadline.
+        configuration.retries = 0
+        self._configuration = configuration
+        self._client = kubernetes
+        return {"namespace": namespace, "server": configuration.host, "where": where}
+
+    def do_pods(self, namespace: str, selector: str, job: str, all_namespaces: bool = False) -> List[Dict[str, Any]]:
+        """The pods that a label selector finds, or that belong to a job; without either all of the namespace."""
+        api = self._core()
+        found: List[Any] = []
+        going_on = None
+        while True:
+            options: Dict[str, Any] = {"limit": _PAGE, "_request_timeout": _REQUEST_S}
+            if selector:
+                options["label_selector"] = selector
+            if going_on:
+                options["_continue"] = going_on
+            if all_namespaces:
+                page = self._asked("list pods of all namespaces", api.list_pod_for_all_namespaces, **options)
+            else:
+                page = self._asked("list pods in %s" % namespace, api.list_namespaced_pod, namespace, **options)
+            found.extend(page.get("items") or [])
+            going_on = (page.get("metadata") or {}).get("continue")
+            if not going_on:
+                break
+        return [pod_facts(pod) for pod in found if not job or _belongs(pod, job)]
+
+    def do_own(self, namespace: str) -> List[str]:
+        """The names of jobs that the pod we run in belongs to, by its labels and owners; none outside of a pod."""
+        name = os.environ.get("HOSTNAME", "")
+        if not name or not _own_namespace():
+            return []
+        read = self._core().read_namespaced_pod
+        try:
+            pod = self._asked("read its own pod", read, name, namespace, _request_timeout=_REQUEST_S)
+        except Trouble:
+            return []
+        metadata = pod.get("metadata") or {}
+        labels, owners = metadata.get("labels") or {}, metadata.get("ownerReferences") or []
+        names = [labels[key] for key in JOB_LABELS if labels.get(key)]
+        return list(dict.fromkeys([*names, *(owner["name"] for owner in owners if owner.get("kind") in _JOB_KINDS)]))
+
+    def do_job(self, namespace: str, name: str) -> Optional[Dict[str, Any]]:
+        """The Job of that name; None where there is none."""
+        try:
+            job = self._asked(
+                "read the Job %s" % name,
+                self._batch().read_namespaced_job,
+                name,
+                namespace,
+                _request_timeout=_REQUEST_S,
+            )
+        except Trouble as trouble:
+            if trouble.kind in ("missing", "denied"):
+                return None
+            raise
+        return job
+
+    def do_taken(self) -> List[Tuple[str, Dict[str, str]]]:
+        """What the containers of all pods that have a node and have not ended request, each with the node."""
+        api = self._core()
+        found: List[Tuple[str, Dict[str, str]]] = []
+        options: Dict[str, Any] = {"limit": _PAGE, "_request_timeout": _REQUEST_S}
+        options["field_selector"] = "status.phase!=Succeeded,status.phase!=Failed,spec.nodeName!="
+        for _ in range(_MOST_PAGES):
+            page = self._asked("list pods of all namespaces", api.list_pod_for_all_namespaces, **options)
+            for pod in page.get("items") or []:
+                spec = pod.get("spec") or {}
+                for container in spec.get("containers") or []:
+                    resources = container.get("resources") or {}
+                    wanted = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+                    found.append((spec.get("nodeName", ""), {key: str(value) for key, value in wanted.items()}))
+            going_on = (page.get("metadata") or {}).get("continue")
+            if not going_on:
+                return found
+            options["_continue"] = going_on
+        raise Trouble(
+            "timeout", "the cluster runs more than %d pods, which are not all looked at" % (_PAGE * _MOST_PAGES)
+        )
+
+    def do_nodes(self) -> List[Dict[str, Any]]:
+        """Every node of the cluster: what it can give, its labels, taints and conditions."""
+        page = self._asked("list nodes", self._core().list_node, limit=5000, _request_timeout=_REQUEST_S)
+        return [node_facts(node) for node in page.get("items") or []]
+
+    def do_create(self, namespace: str, job: Dict[str, Any]) -> str:
+        """Make a Job, which is deleted when this bridge ends."""
+        owner = self._own_pod(namespace)
+        if owner is not None:
+            job["metadata"]["ownerReferences"] = [owner]
+        name = job["metadata"]["name"]
+        # Remembered first: an answer that never came does not mean that nothing was made.
+        self._made.append((namespace, name))
+        made = self._asked(
+            "create the Job %s in %s" % (name, namespace),
+            self._batch().create_namespaced_job,
+            namespace,
+            job,
+            _request_timeout=_REQUEST_S,
+        )
+        return str(made["metadata"]["name"])
+
+    def start(
+        self, namespace: str, pod: str, job: str, index: int, container: str, command: List[str], deadline_s: float
+    ) -> Stream:
+        """Start `command` in a container of a pod (or of the pod with this index of a job), once that runs."""
+        until = time.monotonic() + deadline_s
+        while True:
+            facts = self._find(namespace, pod, job, index)
+            what = pod or "the pod of index %d of %s" % (index, job)
+            if facts is not None:
+                problem = why_not_running(facts, container)
+                if problem is None:
+                    break
+                kind, said, final = problem
+            else:
+                # The job controller makes another pod, or has not come round to this one.
+                kind, said, final = "missing", "there is no such pod", bool(pod)
+            if final or time.monotonic() + _LOOK_S >= until:
+                waited = "" if final else " (waited %.0f s)" % deadline_s
+                raise Trouble(kind, "%s: %s%s" % (facts["name"] if facts else what, said, waited))
+            time.sleep(_LOOK_S)
+        return self._exec(facts, container, command, max(1.0, until - time.monotonic()))
+
+    def close(self) -> None:
+        """Delete what was made here."""
+        made, self._made = self._made, []
+        for namespace, name in made:
+            body = self._client.client.V1DeleteOptions(propagation_policy="Background", grace_period_seconds=0)
+            for tried in range(3):
+                try:
+                    self._batch().delete_namespaced_job(name, namespace, body=body, _request_timeout=(1.0, 2.0))
+                    break
+                except Exception as error:
+                    if getattr(error, "status", None) == 404 or tried == 2:
+                        break
+
+    def _find(self, namespace: str, pod: str, job: str, index: int) -> Optional[Dict[str, Any]]:
+        if pod:
+            try:
+                found = self._asked(
+                    "read the pod %s" % pod,
+                    self._core().read_namespaced_pod,
+                    pod,
+                    namespace,
+                    _request_timeout=_REQUEST_S,
+                )
+            except Trouble as trouble:
+                if trouble.kind == "missing":
+                    return None
+                raise
+            return pod_facts(found)
+        pods = [each for each in self.do_pods(namespace, "", job) if each["index"] == index]
+        # A pod that failed may have been replaced.
+        pods.sort(key=lambda each: (each["phase"] == "Running", each["created"]))
+        return pods[-1] if pods else None
+
+    def _exec(self, facts: Dict[str, Any], container: str, command: List[str], deadline_s: float) -> Stream:
+        import websocket
+        from kubernetes.stream import stream
+
+        # For the handshake; it holds for every websocket of this process, which all want the same.
+        websocket.setdefaulttimeout(deadline_s)
+        name, namespace = facts["name"], facts["namespace"]
+        try:
+            opened = stream(
+                self._core().connect_get_namespaced_pod_exec,
+                name,
+                namespace,
+                command=command,
+                container=container or main_container(facts),
+                stdin=True,
+                stdout=True,
+                stderr=True,
+                tty=False,
+                _preload_content=False,
+            )
+        except Exception as error:
+            raise exec_trouble(name, str(getattr(error, "reason", "") or error), deadline_s)
+        return ExecStream(opened.sock)
+
+    def _own_pod(self, namespace: str) -> Optional[Dict[str, Any]]:
+        """A reference to the pod we run in, so that what we make goes when it goes."""
+        if _own_namespace() != namespace:
+            return None
+        try:
+            name = os.environ.get("HOSTNAME", "")
+            pod = self._asked(
+                "read its own pod",
+                self._core().read_namespaced_pod,
+                name,
+                namespace,
+                _request_timeout=(1.0, 2.0),
+            )
+        except Trouble:
+            return None
+        return {"apiVersion": "v1", "kind": "Pod", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
+
+    def _core(self) -> Any:
+        # One client for each use: `stream` replaces a method of it for the time of a call.
+        return self._client.client.CoreV1Api(self._client.client.ApiClient(self._configuration))
+
+    def _batch(self) -> Any:
+        return self._client.client.BatchV1Api(self._client.client.ApiClient(self._configuration))
+
+    def _asked(self, to: str, function: Any, *arguments: Any, **options: Any) -> Dict[str, Any]:
+        """The JSON that a call of the client is answered with. Raises Trouble that says what the API server said.
+
+        The client's own objects refuse what a newer or an odd server sends, and take longer to make than to fetch.
+        """
+        from kubernetes.client.rest import ApiException
+        from urllib3.exceptions import HTTPError
+
+        try:
+            answer = function(*arguments, _preload_content=False, **options)
+        except ApiException as error:
+            # Older clients leave the body as it came.
+            body = error.body or error.reason or ""
+            raise api_trouble(
+                to, int(error.status or 0), body.decode("utf-8", "replace") if isinstance(body, bytes) else body
+            )
+        except HTTPError as error:
+            raise connection_trouble(to, self._configuration.host, str(error))
+        except ValueError as error:
+            # Newer clients look at what they are to send, by the schema of their own version.
+            raise Trouble("blocked", "the Kubernetes client refuses to %s: %s" % (to, " ".join(str(error).split())))
+        try:
+            found = json.loads(answer.data)
+        except ValueError as error:
+            raise Trouble("crashed", "what the API server answered to %s is no JSON: %s" % (to, error))
+        if not isinstance(found, dict):
+            raise Trouble("crashed", "what the API server answered to %s is no object" % to)
+        return found
+
+
+def _has_kubeconfig(named: str) -> bool:
+    if named:
+        return True
+    given = os.environ.get("KUBECONFIG") or os.path.expanduser("~/.kube/config")
+    return any(os.path.exists(os.path.expanduser(path)) for path in given.split(os.pathsep) if path)
+
+
+def _named_context(kubernetes: Any, kubeconfig: str, context: str) -> Any:
+    contexts, _ = kubernetes.config.list_kube_config_contexts(config_file=kubeconfig or None)
+    return next((each for each in contexts if each["name"] == context), None)
+
+
+def _own_namespace() -> str:
+    try:
+        with open("/var/run/secrets/kubernetes.io/serviceaccount/namespace") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def _belongs(pod: Dict[str, Any], job: str) -> bool:
+    metadata = pod.get("metadata") or {}
+    labels, owners = metadata.get("labels") or {}, metadata.get("ownerReferences") or []
+    return any(labels.get(key) == job for key in JOB_LABELS) or any(owner.get("name") == job for owner in owners)

@@ -1,0 +1,350 @@
+"""Ray in a bridge: the nodes of a running cluster, and programs started by an actor that is pinned to one of them.
+
+The actor asks for no CPU and no GPU, so that it finds room in a full cluster. It dies with this process, which is its
+driver; the program below it then reads the end of its standard input.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import sys
+import time
+from typing import Any, Dict, List, Optional, Tuple
+
+from preflight.executors.bridge import mux
+from preflight.executors.bridge.mux import Side, Stream, Trouble
+
+#: How long one call of an actor waits for something to read; another one follows.
+_READ_S = 2.0
+#: For a first look whether anything listens at the cluster's address.
+_REACH_S = 3.0
+#: After which a node that answers no call of its actor is given up; the calls themselves take milliseconds.
+_LOST_S = 15.0
+#: `NodeDeathInfo.Reason` of ray/src/ray/protobuf/common.proto: those that nobody wanted.
+_UNWANTED = ("UNSPECIFIED", "UNEXPECTED_TERMINATION", "AUTOSCALER_DRAIN_PREEMPTED")
+
+
+def main(bundle: bytes, fd_in: int, fd_out: int) -> None:
+    """Entry of the bridge."""
+    mux.serve(RaySide(), fd_in, fd_out)
+
+
+class RaySide(Side):
+    """One Ray cluster."""
+
+    def __init__(self) -> None:
+        self._ray: Any = None
+        self._actor: Any = None
+
+    def do_connect(self, address: str) -> Dict[str, Any]:
+        """Become a driver of the cluster at `address` (`auto`: the one that this machine belongs to)."""
+        try:
+            import ray
+        except ImportError as error:
+            raise Trouble(
+                "missing",
+                "Ray cannot be imported by %s (%s); pip install 'preflight-train[ray]', or name the Python that the "
+                "cluster runs with: --on-option interpreter=PATH" % (sys.executable, error),
+            )
+        _reach(address)
+        try:
+            ray.init(address=address, namespace="preflight", log_to_driver=False, logging_level="ERROR")
+        except BaseException as error:
+            raise connecting(address, "%s: %s" % (type(error).__name__, error), ray.__version__)
+        self._ray = ray
+        self._actor = ray.remote(_actor_class())
+        return {"ray": ray.__version__, "python": "%d.%d.%d" % sys.version_info[:3]}
+
+    def do_nodes(self) -> List[Dict[str, Any]]:
+        """Every node that the cluster has or had: what it announced, what of that is free, and how it ended."""
+        free = self._free()
+        return [node_facts(node, free.get(node.get("NodeID", ""))) for node in self._ray.nodes()]
+
+    def do_waiting(self) -> List[Dict[str, Any]]:
+        """Placement groups that wait for resources: their name, strategy and bundles."""
+        from ray.util.placement_group import placement_group_table
+
+        table = placement_group_table()
+        waiting = [group for group in table.values() if group.get("state") in ("PENDING", "RESCHEDULING")]
+        return [
+            {
+                "name": str(group.get("name") or group.get("placement_group_id", ""))[:80],
+                "strategy": str(group.get("strategy", "")),
+                "bundles": [
+                    {str(key): float(amount) for key, amount in bundle.items()}
+                    for bundle in (group.get("bundles") or {}).values()
+                ],
+            }
+            for group in waiting
+        ]
+
+    def _free(self) -> Dict[str, Dict[str, float]]:
+        try:
+            from ray._private.state import available_resources_per_node
+        except ImportError:
+            return {}
+        try:
+            found: Dict[str, Dict[str, float]] = available_resources_per_node()
+        except Exception:
+            return {}
+        return found
+
+    def start(self, node: str, arguments: List[str], deadline_s: float) -> Stream:
+        """Start the worker's own Python with `arguments` on the node of this id."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        until = time.monotonic() + deadline_s
+        pinned = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
+        actor = self._actor.options(
+            num_cpus=0, num_gpus=0, max_concurrency=4, max_restarts=0, scheduling_strategy=pinned
+        ).remote(arguments)
+        try:
+            self._ray.get(actor.pid.remote(), timeout=max(0.1, until - time.monotonic()))
+        except BaseException as error:
+            try:
+                self._ray.kill(actor, no_restart=True)
+            except Exception:
+                pass
+            raise starting(error, deadline_s)
+        return RayStream(self._ray, actor)
+
+    def close(self) -> None:
+        """Stop being a driver: every actor of ours ends."""
+        if self._ray is not None:
+            self._ray.shutdown()
+
+
+class RayStream(Stream):
+    """The program below one actor."""
+
+    def __init__(self, ray: Any, actor: Any) -> None:
+        self._ray = ray
+        self._actor = actor
+        self._closed = False
+        self._problem = ""
+
+    def read(self) -> bytes:
+        """The next bytes of its standard output; empty at the end, or when the actor is lost."""
+        while not self._closed:
+            try:
+                data = self._ray.get(self._actor.read.remote(_READ_S), timeout=_READ_S + _LOST_S)
+            except Exception as error:
+                self._problem = self._problem or last_line(str(error))
+                return b""
+            if data is None:
+                return b""
+            if data:
+                return bytes(data)
+        return b""
+
+    def write(self, data: bytes) -> None:
+        """Write to its standard input."""
+        self._ray.get(self._actor.write.remote(data), timeout=_LOST_S)
+
+    def ending(self) -> Tuple[Optional[int], str]:
+        """How it ended, and what it said on standard error."""
+        if self._problem:
+            return None, self._problem
+        try:
+            code, words = self._ray.get(self._actor.ending.remote(), timeout=3.0)
+        except Exception as error:
+            return None, last_line(str(error))
+        return code, words
+
+    def close(self) -> None:
+        """Close its standard input, wait a moment for it to leave, and end the actor."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._ray.get(self._actor.close.remote(), timeout=3.0)
+        except BaseException:
+            pass
+        try:
+            self._ray.kill(self._actor, no_restart=True)
+        except BaseException:
+            pass
+
+
+def _actor_class() -> Any:
+    """What runs on the nodes; made in a function, so that it travels by value: nothing of ours is installed there."""
+
+    class PreflightAgent:
+        def __init__(self, arguments: List[str]) -> None:
+            import collections
+            import os
+            import subprocess
+            import sys
+            import threading
+
+            environment = dict(os.environ)
+            # Ray sets these for a worker without CPUs and GPUs; ranks will have what the node has.
+            raylet: Dict[str, str] = {}
+            try:
+                with open("/proc/%d/environ" % os.getppid(), "rb") as file:
+                    pairs = file.read().decode("utf-8", "replace").split("\0")
+                raylet = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+            except OSError:
+                pass
+            for name in (
+                *("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "NEURON_RT_VISIBLE_CORES"),
+                *("ASCEND_RT_VISIBLE_DEVICES", "HABANA_VISIBLE_MODULES", "OMP_NUM_THREADS"),
+            ):
+                environment.pop(name, None)
+                if name in raylet:
+                    environment[name] = raylet[name]
+            self._process = subprocess.Popen(
+                [sys.executable, *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=environment,
+                start_new_session=True,
+            )
+            self._words: Any = collections.deque(maxlen=64)
+            threading.Thread(target=self._listen, daemon=True).start()
+
+        def _listen(self) -> None:
+            assert self._process.stderr is not None
+            for line in self._process.stderr:
+                self._words.append(line[:500])
+
+        def pid(self) -> int:
+            return self._process.pid
+
+        def read(self, wait_s: float) -> Optional[bytes]:
+            import os
+            import select
+
+            assert self._process.stdout is not None
+            fd = self._process.stdout.fileno()
+            ready, _, _ = select.select([fd], [], [], wait_s)
+            return (os.read(fd, 1 << 18) or None) if ready else b""
+
+        def write(self, data: bytes) -> None:
+            assert self._process.stdin is not None
+            self._process.stdin.write(data)
+            self._process.stdin.flush()
+
+        def ending(self) -> Tuple[Optional[int], str]:
+            import subprocess
+
+            try:
+                code: Optional[int] = self._process.wait(timeout=2.0)
+            except subprocess.TimeoutExpired:
+                code = None
+            return code, b"".join(self._words).decode("utf-8", "replace").strip()
+
+        def close(self) -> None:
+            import subprocess
+
+            try:
+                assert self._process.stdin is not None
+                self._process.stdin.close()
+                self._process.wait(timeout=2.0)
+            except (OSError, ValueError, subprocess.TimeoutExpired):
+                self._process.terminate()
+
+    return PreflightAgent
+
+
+def node_facts(node: Dict[str, Any], free: Optional[Dict[str, float]]) -> Dict[str, Any]:
+    """What matters of a node, from `ray.nodes()`."""
+    resources = {str(key): float(amount) for key, amount in (node.get("Resources") or {}).items()}
+    reason = node.get("DeathReason")
+    return {
+        "id": str(node.get("NodeID", "")),
+        "host": str(node.get("NodeManagerHostname") or node.get("NodeName") or ""),
+        "address": str(node.get("NodeManagerAddress") or ""),
+        "alive": bool(node.get("Alive")),
+        "head": "node:__internal_head__" in resources
+        or (node.get("Labels") or {}).get("ray.io/node-group") == "headgroup",
+        # Ray announces each node, and its kind of accelerator, as a resource of its own.
+        "has": {key: amount for key, amount in resources.items() if not key.startswith("node:")},
+        "free": None if free is None else {str(k): float(v) for k, v in free.items() if not str(k).startswith("node:")},
+        "labels": {str(key): str(value) for key, value in (node.get("Labels") or {}).items()},
+        "death": str(node.get("DeathReasonMessage") or ""),
+        "unwanted": reason is None or _death_name(reason) in _UNWANTED,
+    }
+
+
+def _death_name(reason: Any) -> str:
+    names = {0: "UNSPECIFIED", 1: "EXPECTED_TERMINATION", 2: "UNEXPECTED_TERMINATION", 3: "AUTOSCALER_DRAIN_PREEMPTED"}
+    return names.get(reason, "") if isinstance(reason, int) else str(reason)
+
+
+def _reach(address: str) -> None:
+    """See that something listens there, because Ray itself tries for as long as it is let. Raises Trouble."""
+    host, colon, port = address.replace("ray://", "").rpartition(":")
+    if not colon or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _REACH_S).close()
+    except socket.gaierror as error:
+        raise Trouble("unreachable", "%s, the address of the Ray cluster, does not resolve here: %s" % (host, error))
+    except OSError as error:
+        kind = "timeout" if isinstance(error, socket.timeout) else "unreachable"
+        words = "nothing answers at %s, the address of the Ray cluster: %s; does `ray status --address %s` work here?"
+        raise Trouble(kind, words % (address, error.strerror or error, address))
+
+
+def connecting(address: str, said: str, version: str) -> Trouble:
+    """Why one could not become a driver, from what Ray said of it."""
+    if "Version mismatch" in said or re.search(r"version.*mismatch", said, re.IGNORECASE):
+        versions = re.findall(r"Ray: (\S+)\s+Python: (\S+)", said)
+        if len(versions) >= 2:
+            (ray, python), (own_ray, own_python) = versions[:2]
+            words = "the cluster runs Ray %s with Python %s, and %s has Ray %s with Python %s" % (
+                ray,
+                python,
+                sys.executable,
+                own_ray,
+                own_python,
+            )
+        else:
+            words = "Ray or Python here differ from the cluster's: %s" % last_line(said)
+        return Trouble(
+            "blocked", words + "; name a Python like the cluster's: --on-option interpreter=PATH", said[-4000:]
+        )
+    if re.search(r"InvalidAuthToken|Authentication|UNAUTHENTICATED|auth(?:entication)? token", said):
+        words = "the cluster at %s wants a token, or another one: %s; set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN" % (
+            address,
+            last_line(said),
+        )
+        return Trouble("denied", words, said[-4000:])
+    if "Could not find any running Ray instance" in said or "ConnectionError" in said:
+        words = "no Ray cluster is found at %s: %s; does `ray status --address %s` work here?" % (
+            address,
+            last_line(said),
+            address,
+        )
+        return Trouble("unreachable", words, said[-4000:])
+    if re.search(r"Can't find a `?node_ip_address|no raylet|This node has an IP address", said):
+        words = (
+            "this machine is no node of the cluster at %s, and only such ones can be its drivers; name the server of "
+            "Ray Client instead: --on-option address=ray://HEAD:10001" % address
+        )
+        return Trouble("unreachable", words, said[-4000:])
+    return Trouble(
+        "unreachable", "Ray %s could not connect to %s: %s" % (version, address, last_line(said)), said[-4000:]
+    )
+
+
+def starting(error: BaseException, deadline_s: float) -> Trouble:
+    """Why an actor did not start, from the exception that Ray raised for it."""
+    name, said = type(error).__name__, str(error)
+    if name == "GetTimeoutError":
+        words = "Ray started no worker there within %.0f s; an overloaded node, or one full of workers, does this"
+        return Trouble("timeout", words % deadline_s, said[-2000:])
+    if name in ("ActorUnschedulableError", "TaskUnschedulableError") or "node affinity" in said.lower():
+        return Trouble("unreachable", "Ray does not know the node any more: %s" % last_line(said), said[-2000:])
+    if name == "RuntimeEnvSetupError":
+        return Trouble("crashed", "the runtime environment could not be made there: %s" % last_line(said), said[-2000:])
+    return Trouble("unreachable", "Ray could not start a worker there: %s" % last_line(said), said[-2000:])
+
+
+def last_line(said: str) -> str:
+    """The last line that says something."""
+    lines = [line.strip() for line in re.sub(r"\x1b\[[0-9;]*m", "", said).splitlines() if line.strip()]
+    return lines[-1][:400] if lines else "nothing is said"

@@ -1,0 +1,1 @@
+"""The smoke run in Paddle: its collectives, and its own parameter servers."""

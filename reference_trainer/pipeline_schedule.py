@@ -1,0 +1,121 @@
+"""The order in which one stage of a pipeline works on its microbatches: pure functions of stage, stages, microbatches.
+
+GPipe: all forward passes, then all backward passes (arXiv 1811.06965). 1F1B: after so many forward passes as there
+are stages behind this one, each further forward pass is followed by a backward pass, so that no stage holds more
+microbatches than there are stages from it to the end (PipeDream, arXiv 1806.03377; with a flush after each step in
+arXiv 2104.04473).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Callable, Dict, List, Optional
+
+FORWARD, BACKWARD = "forward", "backward"
+GPIPE, ONE_F_ONE_B = "gpipe", "1f1b"
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One piece of work of a stage: the forward or the backward pass of one microbatch."""
+
+    kind: str
+    microbatch: int
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """What a stage sends and receives at once, after one slot and before the next.
+
+    A message is named by the slot of the sender: `send` is what was just done here, `receive` what the neighbour did
+    that the next slot needs. `send_to` and `receive_from` are stages; None where nothing goes that way.
+    """
+
+    send: Optional[Slot] = None
+    send_to: Optional[int] = None
+    receive: Optional[Slot] = None
+    receive_from: Optional[int] = None
+
+
+def gpipe(stage: int, stages: int, microbatches: int) -> List[Slot]:
+    """All forward passes, then all backward passes, in the same order on every stage."""
+    forward = [Slot(FORWARD, m) for m in range(microbatches)]
+    return forward + [Slot(BACKWARD, m) for m in range(microbatches)]
+
+
+def one_f_one_b(stage: int, stages: int, microbatches: int) -> List[Slot]:
+    """`stages - 1 - stage` forward passes to fill the pipeline, then one forward and one backward in turn."""
+    ahead = min(stages - 1 - stage, microbatches)
+    found = [Slot(FORWARD, m) for m in range(ahead)]
+    for m in range(microbatches - ahead):
+        found += [Slot(FORWARD, ahead + m), Slot(BACKWARD, m)]
+    return found + [Slot(BACKWARD, m) for m in range(microbatches - ahead, microbatches)]
+
+
+SCHEDULES: Dict[str, Callable[[int, int, int], List[Slot]]] = {GPIPE: gpipe, ONE_F_ONE_B: one_f_one_b}
+
+
+def most_in_flight(schedule: str, stage: int, stages: int, microbatches: int) -> int:
+    """The bound of the schedule: microbatches whose forward pass is done here and whose backward pass is not."""
+    return microbatches if schedule == GPIPE else min(stages - stage, microbatches)
+
+
+def in_flight(slots: List[Slot]) -> int:
+    """The most microbatches that are under way at any time in these slots."""
+    most = now = 0
+    for slot in slots:
+        now += 1 if slot.kind == FORWARD else -1
+        most = max(most, now)
+    return most
+
+
+def bubble(stages: int, microbatches: int) -> float:
+    """The share of a step in which a stage of a balanced pipeline waits (arXiv 2104.04473, section 2.2)."""
+    return (stages - 1) / (microbatches + stages - 1)
+
+
+def exchanges(slots: List[Slot], stage: int, stages: int) -> List[Exchange]:
+    """What is exchanged before each slot, and after the last: one more than there are slots.
+
+    Sending the last result and receiving the next input go together, because two neighbours that send to each other
+    at the same time would both wait for the other to receive.
+    """
+    found = []
+    for done, coming in zip([None, *slots], [*slots, None]):
+        to = _beyond(done, stage, stages) if done is not None else None
+        source = _before(coming, stage, stages) if coming is not None else None
+        found.append(
+            Exchange(
+                done if to is not None else None,
+                to,
+                coming if source is not None else None,
+                source,
+            )
+        )
+    return found
+
+
+def _beyond(slot: Slot, stage: int, stages: int) -> Optional[int]:
+    """The stage that goes on with the result of a slot."""
+    other = stage + 1 if slot.kind == FORWARD else stage - 1
+    return other if 0 <= other < stages else None
+
+
+def _before(slot: Slot, stage: int, stages: int) -> Optional[int]:
+    """The stage whose result a slot needs."""
+    other = stage - 1 if slot.kind == FORWARD else stage + 1
+    return other if 0 <= other < stages else None
+
+
+def versions(slots: List[Slot], *, flush: bool) -> List[int]:
+    """By microbatch, how many updates the weights had that its forward pass used, and its backward pass must use.
+
+    Without a flush (PipeDream) the weights are updated after each backward pass, else after all of them.
+    """
+    updates, found = 0, {}  # type: int, Dict[int, int]
+    for slot in slots:
+        if slot.kind == FORWARD:
+            found[slot.microbatch] = 0 if flush else updates
+        else:
+            updates += 1
+    return [found[m] for m in sorted(found)]

@@ -1,0 +1,1 @@
+"""Training over parameter servers: who holds what."""

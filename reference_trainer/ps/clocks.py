@@ -1,0 +1,182 @@
+"""How far every worker is, who may read and who must wait: the rules of sync, async, bounded staleness and geo.
+
+A worker's clock counts its complete pushes. In sync mode a read at clock c waits until everybody's push c-1 is
+applied; with a staleness bound s until the slowest worker is at c-s; otherwise nobody waits. How stale a read really
+was is measured, not concluded.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Callable, Dict, List, Optional, Sequence, Set
+
+SYNC, ASYNC, SSP, GEO = "sync", "async", "ssp", "geo"
+MODES = (SYNC, ASYNC, SSP, GEO)
+#: How often whoever waits is told that it still does.
+_TICK_S = 1.0
+
+
+class Ended(Exception):
+    """The run ends, for this reason; whoever waits stops waiting. `cause` is the worker it is about, if any."""
+
+    def __init__(self, text: str, *, worker: Optional[int] = None, mismatch: bool = False) -> None:
+        super().__init__(text)
+        self.text = text
+        self.worker = worker
+        self.mismatch = mismatch
+
+
+class Clocks:
+    """Progress of all workers at one server.
+
+    Args:
+        bound: how many steps a worker may be ahead of the slowest (mode `ssp`).
+        apply_round: applies one round of pushes (mode `sync`); called by one thread at a time.
+    """
+
+    def __init__(self, workers: int, mode: str, *, bound: int = 0, apply_round: Callable[[], None]) -> None:
+        self.workers = workers
+        self.mode = mode
+        self.phase = 0
+        self.clock = [0] * workers
+        #: Parts of the next push that are there already.
+        self.parts = [0] * workers
+        self.applied = 0
+        self.updates = 0
+        self.violations: List[str] = []
+        self.staleness: Dict[int, int] = {}
+        self.overtaken: Dict[int, int] = {}
+        self.longest_s = 0.0
+        self.changed = threading.Condition()
+        self.ended: Optional[Ended] = None
+        self._bound = bound
+        self._apply_round = apply_round
+        self._at_barrier: Set[int] = set()
+        self._read_at = [0] * workers
+        self._pushed_s = [0.0] * workers
+        self._waiting: Dict[int, float] = {}
+
+    def end(self, why: Ended) -> None:
+        """Stop everybody's waiting; the first reason counts."""
+        with self.changed:
+            if self.ended is None:
+                self.ended = why
+            self.changed.notify_all()
+
+    def note(self, violation: str) -> None:
+        """Keep a violation of the protocol's own rules for the report."""
+        with self.changed:
+            if len(self.violations) < 100:
+                self.violations.append(violation)
+
+    def pushed(self, worker: int, clock: int) -> None:
+        """A worker's push is complete. In sync mode the last of a round applies it."""
+        with self.changed:
+            now = time.monotonic()
+            if self._pushed_s[worker]:
+                self.longest_s = max(self.longest_s, now - self._pushed_s[worker])
+            self._pushed_s[worker] = now
+            self.clock[worker] = clock + 1
+            self.parts[worker] = 0
+            between = self.updates - self._read_at[worker]
+            self.overtaken[between] = self.overtaken.get(between, 0) + 1
+            self.updates += 1
+            if self.mode == SYNC and min(self.clock) > self.applied:
+                self._apply_round()
+                self.applied += 1
+            if self._waiting:
+                self.changed.notify_all()
+
+    def await_read(self, worker: int, clock: int, tell: Callable[[Sequence[int]], None]) -> float:
+        """Wait until a worker at `clock` may read; returns the seconds. `tell` hears each second whom it waits for."""
+        if self.mode in (ASYNC, GEO):
+            with self.changed:
+                self._measure(worker, clock)
+            return 0.0
+        need = clock if self.mode == SYNC else clock - self._bound
+        return self._await(worker, lambda: self._laggards(need), tell, lambda: self._measure(worker, clock))
+
+    def await_room(self, worker: int, clock: int, tell: Callable[[Sequence[int]], None]) -> float:
+        """Wait until the push before `clock` was applied, so that its memory may be written again (mode `sync`)."""
+        if self.mode != SYNC or clock <= self.applied:
+            return 0.0
+        return self._await(worker, lambda: self._laggards(clock), tell, lambda: None)
+
+    def barrier(
+        self, worker: int, phase: int, tell: Callable[[Sequence[int]], None], advance: Callable[[int], None]
+    ) -> float:
+        """Wait until all workers came here with this phase; the last one calls `advance(next phase)` for all."""
+        with self.changed:
+            if phase == self.phase:
+                self._at_barrier.add(worker)
+                if len(self._at_barrier) == self.workers:
+                    self._at_barrier = set()
+                    advance(phase + 1)
+                    self.phase = phase + 1
+                    self.changed.notify_all()
+
+        def missing() -> List[int]:
+            return [] if self.phase > phase else [w for w in range(self.workers) if w not in self._at_barrier]
+
+        return self._await(worker, missing, tell, lambda: None)
+
+    def begin_phase(self) -> None:
+        """All clocks at zero; called within `advance`."""
+        self.clock = [0] * self.workers
+        self.parts = [0] * self.workers
+        self.applied = 0
+        self._pushed_s = [0.0] * self.workers
+
+    def held(self) -> List[int]:
+        """The workers that wait for others."""
+        with self.changed:
+            return list(self._waiting)
+
+    def holding_up(self, least_s: float) -> List[int]:
+        """The workers for whom somebody has waited longer than `least_s`."""
+        with self.changed:
+            now = time.monotonic()
+            waiting = [worker for worker, since in self._waiting.items() if now - since >= least_s]
+            if not waiting:
+                return []
+            if self._at_barrier:
+                return [w for w in range(self.workers) if w not in self._at_barrier]
+            slowest = min(self.clock)
+            return [w for w in range(self.workers) if self.clock[w] == slowest and w not in waiting]
+
+    def _laggards(self, need: int) -> List[int]:
+        if self.mode == SYNC:
+            return [w for w in range(self.workers) if self.clock[w] < need] if self.applied < need else []
+        return [w for w in range(self.workers) if self.clock[w] < need]
+
+    def _measure(self, worker: int, clock: int) -> None:
+        ahead = max(0, clock - min(self.clock))
+        self.staleness[ahead] = self.staleness.get(ahead, 0) + 1
+        self._read_at[worker] = self.updates
+
+    def _await(
+        self,
+        worker: int,
+        missing: Callable[[], List[int]],
+        tell: Callable[[Sequence[int]], None],
+        then: Callable[[], None],
+    ) -> float:
+        began = told = time.monotonic()
+        try:
+            while True:
+                with self.changed:
+                    if self.ended is not None:
+                        raise self.ended
+                    lacking = missing()
+                    if not lacking:
+                        then()
+                        return time.monotonic() - began
+                    self._waiting.setdefault(worker, began)
+                    self.changed.wait(_TICK_S)
+                now = time.monotonic()
+                if now - told >= _TICK_S:
+                    told = now
+                    tell(lacking)
+        finally:
+            self._waiting.pop(worker, None)

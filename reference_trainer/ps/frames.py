@@ -1,0 +1,134 @@
+"""Frames between workers and servers: a fixed header and raw numbers. Encoding and decoding alone, no sockets.
+
+A header is 44 bytes, little-endian: magic, version, operation, flags, worker, clock, shard, count, payload bytes,
+phase, and a CRC of all that. Whoever reads one knows from its own plan how long a payload may be; the header's word
+alone never makes anybody allocate.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import Union
+
+MAGIC = b"PFps"
+VERSION = 1
+_HEADER = struct.Struct("<4sBBHIqIIQII")
+_BODY_BYTES = _HEADER.size - 4
+HEADER_BYTES = _HEADER.size
+
+#: Meeting: the server's challenge, the worker's answer with its own, the server's answer.
+CHALLENGE = 1
+HELLO = 2
+WELCOME = 3
+#: A worker's requests. Pushes and updates have no reply of their own; the next reply stands for them.
+PULL = 4
+PUSH = 5
+PUSHPULL = 6
+LOOKUP = 7
+UPDATE = 8
+BARRIER = 9
+BYE = 10
+#: A server's replies. WAITING: the reply takes its time, because of the workers that the text names.
+DATA = 11
+WAITING = 12
+#: A server to a spare worker: take over this worker, from this clock on.
+TAKEOVER = 13
+#: Either way: the text says why this connection ends.
+ERROR = 14
+
+NAMES = {
+    CHALLENGE: "CHALLENGE",
+    HELLO: "HELLO",
+    WELCOME: "WELCOME",
+    PULL: "PULL",
+    PUSH: "PUSH",
+    PUSHPULL: "PUSHPULL",
+    LOOKUP: "LOOKUP",
+    UPDATE: "UPDATE",
+    BARRIER: "BARRIER",
+    BYE: "BYE",
+    DATA: "DATA",
+    WAITING: "WAITING",
+    TAKEOVER: "TAKEOVER",
+    ERROR: "ERROR",
+}
+
+#: The last part of a push: the worker's clock is complete.
+LAST = 1
+#: The numbers are differences to be added as they are, not gradients.
+DELTA = 2
+#: An ERROR that names a disagreement between its receiver and its sender.
+MISMATCH = 4
+#: An ERROR whose cause is a third process.
+BECAUSE_OF_ANOTHER = 8
+#: An ERROR for somebody who does not belong to this run.
+REFUSED = 16
+
+#: Texts (HELLO, WELCOME, WAITING, ERROR) are at most so long; they are allocated before anybody is trusted.
+TEXT_BYTES = 64 * 1024
+#: A payload that claims more than this is nonsense whatever the plan says.
+MOST_BYTES = 1 << 40
+
+
+class FrameError(Exception):
+    """What came is no frame of this protocol."""
+
+
+@dataclass
+class Header:
+    """One frame without its payload. `clock` counts the worker's complete pushes of this phase.
+
+    Nobody changes one; but a frozen dataclass takes three times as long to make, and every frame has one.
+    """
+
+    op: int
+    flags: int = 0
+    worker: int = 0
+    clock: int = 0
+    shard: int = 0
+    count: int = 0
+    bytes: int = 0
+    phase: int = 0
+
+    @property
+    def name(self) -> str:
+        """The operation, for messages."""
+        return NAMES[self.op]
+
+
+def encode(header: Header) -> bytes:
+    """The 44 bytes of a header."""
+    body = _HEADER.pack(
+        MAGIC,
+        VERSION,
+        header.op,
+        header.flags,
+        header.worker,
+        header.clock,
+        header.shard,
+        header.count,
+        header.bytes,
+        header.phase,
+        0,
+    )[:_BODY_BYTES]
+    return body + zlib.crc32(body).to_bytes(4, "little")
+
+
+def decode(data: Union[bytes, bytearray, memoryview]) -> Header:
+    """The header in these 44 bytes. Raises FrameError, saying what came instead."""
+    if len(data) != HEADER_BYTES:
+        raise FrameError("a header has %d bytes, not %d" % (HEADER_BYTES, len(data)))
+    magic, version, op, flags, worker, clock, shard, count, size, phase, crc = _HEADER.unpack(data)
+    if magic != MAGIC:
+        raise FrameError("this is not the protocol of preflight's parameter servers: %r" % bytes(data[:24]))
+    if crc != zlib.crc32(data[:_BODY_BYTES]):
+        raise FrameError("the checksum of a header is wrong: bytes were changed on the way")
+    if version != VERSION:
+        raise FrameError("the other side speaks version %d of this protocol, this one version %d" % (version, VERSION))
+    if op not in NAMES:
+        raise FrameError("there is no operation %d" % op)
+    if size > MOST_BYTES:
+        raise FrameError("a payload of %d bytes is announced" % size)
+    return Header(op, flags, worker, clock, shard, count, size, phase)

@@ -1,0 +1,391 @@
+"""One worker's requests at one server, answered by a thread of its own until the worker says goodbye."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import List, Optional, Sequence
+
+from reference_trainer.ps import clocks, frames, settings
+from reference_trainer.ps.channel import PeerError
+from reference_trainer.ps.clocks import Ended
+from reference_trainer.ps.frames import Header
+from reference_trainer.ps.hosting import Guest, Hosting
+from reference_trainer.ps.report import Replacement
+
+_SCRAP_BYTES = 1 << 20
+_IDLE_S = 1.0
+
+
+class Service:
+    """Serves one guest.
+
+    A push travels as parts in a fixed order: the rows of each table, then each shard; the last one carries the flag
+    LAST. The server counts them, so that parts that never came or came twice are known, and a spare worker that begins
+    the same push again does not add anything twice.
+    """
+
+    def __init__(self, host: Hosting, guest: Guest) -> None:
+        self._host = host
+        self._guest = guest
+        self._channel = guest.channel
+        self._tables = len(host.told.plan.tables)
+        self._shards = host.told.plan.shards[host.told.index]
+        self._parts = max(1, self._tables + len(self._shards))
+        self._scrap = memoryview(bytearray(_SCRAP_BYTES))
+        #: Parts before these were applied for the worker whose place this one took: (clock, parts).
+        self._done_before = (-1, 0)
+
+    def run(self) -> None:
+        """Answer until the end. What goes wrong is told to the worker and kept for everybody."""
+        host, guest = self._host, self._guest
+        try:
+            while not host.ready.wait(_IDLE_S):
+                if host.clocks.ended is not None:
+                    raise host.clocks.ended
+            if guest.spare:
+                self._await_place()
+            while not guest.left:
+                self._next()
+        except Ended as why:
+            self._channel.say_error(why.text, frames.MISMATCH if why.mismatch else frames.BECAUSE_OF_ANOTHER)
+        except PeerError as error:
+            self._lost(error)
+        except Exception as error:
+            # A fault of ours must not leave the others waiting: they are told, and it is raised in the main thread.
+            text = "server %d failed: %s: %s" % (host.told.index, type(error).__name__, error)
+            host.clocks.end(Ended(text))
+            self._channel.say_error(text, frames.BECAUSE_OF_ANOTHER)
+        finally:
+            guest.gone.set()
+            self._channel.close()
+
+    def _lost(self, error: PeerError) -> None:
+        host, guest = self._host, self._guest
+        if host.over.is_set() or guest.left:
+            return
+        if error.kind == "ended":
+            text = error.text
+        elif error.kind == "silent":
+            text = "%s has said nothing for %.1f s: it is stopped or stuck" % (guest.name(), self._channel.limit_s)
+        else:
+            text = "%s is gone: %s" % (guest.name(), error.text)
+        if error.kind in ("confused", "silent"):
+            self._channel.say_error(text)
+        host.lose(guest, text)
+
+    def _next(self) -> None:
+        channel, host = self._channel, self._host
+        began = time.monotonic()
+        busy = settings.EXACT <= host.clocks.phase < settings.OVER and (self._guest.pulls or self._guest.pushes)
+        channel.limit_s = host.patience.limit_s if busy else max(host.told.timeout_s, host.patience.limit_s)
+        header = channel.receive()
+        self._guest.busy_since = time.monotonic()
+        if header.op == frames.PUSHPULL or header.op == frames.PUSH:
+            self._push(header)
+            if header.op == frames.PUSHPULL:
+                self._pull(header, header.clock + 1)
+            host.patience.note(time.monotonic() - began)
+        elif header.op == frames.PULL:
+            self._refuse_payload(header)
+            self._pull(header, header.clock)
+        elif header.op == frames.LOOKUP:
+            self._lookup(header)
+        elif header.op == frames.UPDATE:
+            self._update(header)
+        elif header.op == frames.BARRIER:
+            self._refuse_payload(header)
+            self._barrier(header)
+        elif header.op == frames.WAITING:
+            channel.text(header)
+        elif header.op == frames.TAKEOVER:
+            self._refuse_payload(header)
+            self._take_place(header.worker)
+        elif header.op == frames.BYE:
+            self._refuse_payload(header)
+            self._guest.left = True
+        else:
+            raise self._confused("sent %s" % header.name)
+        self._guest.busy_since = 0.0
+        host.moved()
+
+    def _push(self, header: Header) -> None:
+        host = self._host
+        if header.shard >= max(1, len(self._shards)):
+            raise self._confused("pushed shard %d of %d" % (header.shard, len(self._shards)))
+        expected = self._shards[header.shard].bytes if self._shards else 0
+        if header.bytes != expected:
+            raise self._confused("pushed %d bytes for a shard of %d" % (header.bytes, expected))
+        part = self._tables + header.shard
+        if self._begins(header, part):
+            slot = host.slots[self._worker()]
+            if self._shards:
+                shard = self._shards[header.shard]
+                self._channel.take(slot.view(shard))
+                host.check_push(self._guest.index, header.clock, shard)
+                if host.told.mode != clocks.SYNC:
+                    host.store.apply(shard, slot.part(shard), host.factor * self._times(header))
+            self._finished(header, part)
+
+    def _update(self, header: Header) -> None:
+        host = self._host
+        table = header.shard
+        self._check_table(table, header)
+        width = host.told.plan.tables[table].width
+        if header.bytes != header.count * (8 + 4 * width):
+            raise self._confused("updated %d rows of %d numbers with %d bytes" % (header.count, width, header.bytes))
+        if self._begins(header, table):
+            slot = host.slots[self._worker()]
+            slot.held[table] = 0
+            self._channel.take(slot.rows[table].bytes_of(0, header.count))
+            self._channel.take(slot.row_numbers[table].bytes_of(0, header.count * width))
+            slot.held[table] = header.count
+            self._check_rows(slot.rows_held(table), table)
+            if host.told.mode != clocks.SYNC:
+                factor = host.factor * self._times(header)
+                host.store.apply_rows(table, slot.rows_held(table), slot.row_part(table), factor)
+            self._finished(header, table)
+
+    def _begins(self, header: Header, part: int) -> bool:
+        """Whether this part of a push is to be taken; otherwise its payload is read and dropped."""
+        host, worker = self._host, self._worker()
+        state = host.clocks
+        if header.clock >= host.told.rounds(host.steps):
+            raise self._confused("sent push %d; there are %d" % (header.clock, host.told.rounds(host.steps)))
+        if header.clock < state.clock[worker]:
+            if part == 0 or part == self._parts - 1:
+                self._note(header.clock, "came twice; the second was not applied", part)
+            return self._drop(header)
+        if header.clock > state.clock[worker]:
+            self._skip_to(header.clock)
+        self._guest.waited_s += state.await_room(worker, header.clock, self._tell)
+        if part < state.parts[worker]:
+            if self._done_before[0] != header.clock or part >= self._done_before[1]:
+                self._note(header.clock, "came twice; the second was not applied", part)
+            return self._drop(header)
+        self._lacking(header.clock, part)
+        return True
+
+    def _finished(self, header: Header, part: int) -> None:
+        state, worker = self._host.clocks, self._worker()
+        state.parts[worker] = part + 1
+        if header.flags & frames.LAST:
+            self._guest.pushes += 1
+            state.pushed(worker, header.clock)
+            self._after_push(header.clock)
+
+    def _after_push(self, clock: int) -> None:
+        host = self._host
+        if host.drill.due("flip", host.clocks.phase, clock) and self._shards:
+            shard = self._shards[host.drill.shard % len(self._shards)]
+            host.drill.kind = ""
+            host.drill.flip(host.store.part(shard))
+        host.drill.before_step(host.clocks.phase, clock)
+
+    def _times(self, header: Header) -> float:
+        """How often a part is applied: once, but for the drill."""
+        host = self._host
+        return 2.0 if host.drill.due("double", host.clocks.phase, header.clock) else 1.0
+
+    def _lacking(self, clock: int, part: int) -> None:
+        """Parts before `part` never came: note them, and let them count for nothing."""
+        host, worker = self._host, self._worker()
+        for missing in range(host.clocks.parts[worker], part):
+            self._note(clock, "never came", missing)
+            self._clear(missing)
+        host.clocks.parts[worker] = max(host.clocks.parts[worker], part)
+
+    def _skip_to(self, clock: int) -> None:
+        """The worker is at `clock` although not all of its pushes before came: note them, so that nobody waits."""
+        host, worker = self._host, self._worker()
+        if clock > host.told.rounds(host.steps):
+            raise self._confused("is at clock %d; there are %d pushes" % (clock, host.told.rounds(host.steps)))
+        while host.clocks.clock[worker] < clock:
+            now = host.clocks.clock[worker]
+            self._guest.waited_s += host.clocks.await_room(worker, now, self._tell)
+            if host.clocks.parts[worker] == 0:
+                self._note(now, "never came")
+                for part in range(self._parts):
+                    self._clear(part)
+            else:
+                self._lacking(now, self._parts)
+            host.clocks.pushed(worker, now)
+
+    def _clear(self, part: int) -> None:
+        slot = self._host.slots[self._worker()]
+        if part < self._tables:
+            slot.held[part] = 0
+        elif part - self._tables < len(self._shards):
+            slot.part(self._shards[part - self._tables]).zero_()
+
+    def _note(self, clock: int, what: str, part: Optional[int] = None) -> None:
+        host = self._host
+        phase = "exact" if host.clocks.phase <= settings.EXACT_READ else "training"
+        of = ""
+        if part is not None and part < self._tables:
+            of = ", rows of table %s," % host.told.plan.tables[part].name
+        elif part is not None and self._shards:
+            of = ", shard %d," % (part - self._tables)
+        told = "push %d of worker %d to server %d (%s phase)%s %s"
+        host.clocks.note(told % (clock, self._guest.index, host.told.index, phase, of, what))
+
+    def _pull(self, header: Header, clock: int) -> None:
+        host, worker = self._host, self._worker()
+        self._arrived_at(clock)
+        self._guest.pulls += 1
+        phase = host.clocks.phase
+        if phase in (settings.EXACT, settings.TRAINING):
+            self._guest.waited_s += host.clocks.await_read(worker, clock, self._tell)
+        # Nobody writes while workers of a synchronous round read, nor between the phases.
+        quiet = host.told.mode == clocks.SYNC or host.told.workers == 1 or phase in (settings.EXACT_READ, settings.READ)
+        slot = host.slots[worker]
+        parts: List[memoryview] = []
+        for shard in self._shards:
+            header = Header(frames.DATA, 0, worker, clock, shard.number, shard.elements, shard.bytes, phase)
+            parts.append(memoryview(frames.encode(header)))
+            if quiet and host.store.on_host:
+                parts.append(host.store.view(shard))
+                continue
+            host.store.read(shard, slot.outgoing.tensor[: shard.elements])
+            parts.append(slot.outgoing.bytes_of(0, shard.elements))
+            if shard.number + 1 < len(self._shards):
+                # The next shard is copied to the same place.
+                self._channel.send_all(parts)
+                parts = []
+        if not self._shards:
+            parts.append(memoryview(frames.encode(Header(frames.DATA, 0, worker, clock, phase=phase))))
+        self._channel.queue(parts)
+
+    def _lookup(self, header: Header) -> None:
+        host, worker = self._host, self._worker()
+        table = header.shard
+        self._check_table(table, header)
+        if header.bytes != header.count * 8:
+            raise self._confused("looked up %d rows with %d bytes" % (header.count, header.bytes))
+        slot = host.slots[worker]
+        rows = slot.looked_up[table]
+        self._channel.take(rows.bytes_of(0, header.count))
+        wanted = rows.tensor[: header.count]
+        self._check_rows(wanted, table)
+        self._arrived_at(header.clock)
+        self._guest.lookups += 1
+        phase = host.clocks.phase
+        if phase in (settings.EXACT, settings.TRAINING):
+            self._guest.waited_s += host.clocks.await_read(worker, header.clock, self._tell)
+        width = host.told.plan.tables[table].width
+        out = slot.outgoing_rows[table]
+        host.store.read_rows(table, wanted, out.tensor[: header.count * width].view(header.count, width))
+        size = header.count * width * 4
+        reply = Header(frames.DATA, 0, worker, header.clock, table, header.count, size, phase)
+        self._channel.queue([memoryview(frames.encode(reply)), out.bytes_of(0, header.count * width)])
+
+    def _arrived_at(self, clock: int) -> None:
+        """A worker that asks for weights at `clock` has sent all pushes before it."""
+        state = self._host.clocks
+        if state.phase in (settings.EXACT, settings.TRAINING) and clock > state.clock[self._worker()]:
+            self._skip_to(clock)
+
+    def _barrier(self, header: Header) -> None:
+        host, worker = self._host, self._worker()
+        state = host.clocks
+        if header.phase > state.phase:
+            raise self._confused("is at barrier %d, the server at %d" % (header.phase, state.phase))
+        if header.phase == state.phase and state.phase in (settings.EXACT, settings.TRAINING):
+            self._skip_to(host.told.rounds(host.steps))
+        self._guest.waited_s += state.barrier(worker, header.phase, self._tell, host.advance)
+        self._channel.send(Header(frames.DATA, 0, worker, 0, phase=header.phase + 1))
+
+    def _await_place(self) -> None:
+        """A spare worker waits; server 0 chooses whose place it takes, and the worker tells the other servers."""
+        host = self._host
+        self._channel.limit_s = host.told.timeout_s
+        while host.told.index == 0:
+            with host.clocks.changed:
+                if not host.over.is_set() and not self._chosen():
+                    host.clocks.changed.wait(_IDLE_S / 2)
+            if host.clocks.ended is not None:
+                raise host.clocks.ended
+            if host.over.is_set():
+                self._channel.send(Header(frames.BYE))
+                return
+            chosen = self._chosen()
+            if chosen is not None:
+                self._channel.send(Header(frames.TAKEOVER, 0, chosen))
+                return
+            self._tell([])
+
+    def _chosen(self) -> Optional[int]:
+        """The first vacant place, when this is the first spare worker that waits."""
+        host = self._host
+        with host.lock:
+            if host.vacant and host.spares and host.spares[0] is self._guest:
+                return min(host.vacant)
+        return None
+
+    def _take_place(self, worker: int) -> None:
+        """This spare worker is worker `worker` from now on. Whoever was it before is cut off first."""
+        host, guest = self._host, self._guest
+        if not guest.spare or guest.index >= 0 or worker >= host.told.workers:
+            raise self._confused("wants the place of worker %d" % worker)
+        with host.lock:
+            before = host.guests.get(worker)
+        if before is not None:
+            before.channel.say_error("a spare worker took the place of worker %d" % worker, frames.BECAUSE_OF_ANOTHER)
+            before.channel.shut()
+            if not before.gone.wait(settings.LAG_S):
+                raise Ended("worker %d could not be cut off" % worker)
+        with host.lock:
+            why = host.vacant.pop(worker, "another server gave it up")
+            at_s = host.vacant_at.pop(worker, time.monotonic())
+            host.guests.pop(worker, None)
+            guest.index = worker
+            host.guests[worker] = guest
+            host.spares.remove(guest)
+            state = host.clocks
+            clock, parts, phase = state.clock[worker], state.parts[worker], state.phase
+            left = host.left.get(worker)
+            was = left.host if left is not None else ""
+            # The counts are the worker's, whoever it is.
+            guest.pushes += left.pushes if left is not None else 0
+            guest.pulls += left.pulls if left is not None else 0
+            guest.lookups += left.lookups if left is not None else 0
+            took_s = round(time.monotonic() - at_s, 3)
+            host.replaced.append(Replacement(worker, was, guest.host, phase, clock, why, took_s))
+        self._done_before = (clock, parts)
+        self._channel.send(Header(frames.TAKEOVER, 0, worker, clock, 0, parts, phase=phase))
+
+    def _tell(self, workers: Sequence[int]) -> None:
+        """The reply takes its time, because of these workers."""
+        data = json.dumps(list(workers)).encode("ascii")
+        self._channel.send(Header(frames.WAITING, bytes=len(data)), memoryview(data))
+
+    def _worker(self) -> int:
+        if self._guest.index < 0:
+            raise self._confused("has no place and asks all the same")
+        return self._guest.index
+
+    def _check_table(self, table: int, header: Header) -> None:
+        if table >= self._tables:
+            raise self._confused("speaks of table %d of %d" % (table, self._tables))
+        most = self._host.told.capacity(self._host.told.index, table)
+        if header.count > most:
+            raise self._confused("speaks of %d rows of a table; at most %d are taken" % (header.count, most))
+
+    def _check_rows(self, rows: object, table: int) -> None:
+        if not self._host.store.place_is_here(rows, table):
+            raise self._confused("speaks of rows that are not sorted, not distinct or not here")
+
+    def _refuse_payload(self, header: Header) -> None:
+        if header.bytes:
+            raise self._confused("sent a payload with %s" % header.name)
+
+    def _drop(self, header: Header) -> bool:
+        left = header.bytes
+        while left:
+            size = min(left, _SCRAP_BYTES)
+            self._channel.take(self._scrap[:size])
+            left -= size
+        return False
+
+    def _confused(self, did: str) -> PeerError:
+        return PeerError("confused", self._channel.peer, "%s %s" % (self._guest.name(), did))

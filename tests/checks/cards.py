@@ -1,0 +1,69 @@
+"""GPUs of nodes by hand: healthy ones, with whatever a test wants to be wrong on one of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from preflight.recording import FactRecord
+from preflight_checks.probes.gpus import Gpu, Gpus, gpus
+
+from .build import fact
+
+JOB = {"backend": "nccl", "gpus_per_node": 2, "processes_per_node": 2}
+H100 = "NVIDIA H100 80GB HBM3"
+
+
+def healthy(index: int, node: str = "node0") -> Gpu:
+    """A card as it should be."""
+    return Gpu(
+        index,
+        H100,
+        f"GPU-{node}-{index}",
+        80 << 30,
+        "9.0",
+        pci=f"0000:1{index}:00.0",
+        memory_used_bytes=600 << 20,
+        ecc_enabled=True,
+        ecc_pending=True,
+        ecc_uncorrected=0,
+        ecc_corrected=3,
+        ecc_uncorrected_ever=1,
+        rows_remap_pending=False,
+        rows_remap_failed=False,
+        pages_retired=0,
+        clock_reasons=1,
+        clock_mhz=345,
+        clock_max_mhz=1980,
+        clock_application_mhz=1980,
+        power_w=70.0,
+        power_limit_w=700.0,
+        temperature_c=30,
+        temperature_slowdown_c=87,
+        pcie_width=16,
+        pcie_width_max=16,
+        pcie_generation=1,
+        pcie_generation_max=5,
+        nvlinks=[True] * 18,
+        mig_enabled=False,
+        mig_pending=False,
+        persistence=True,
+        compute_mode=0,
+        processes=[],
+        recovery_action=0,
+        vbios="96.00",
+        gsp_firmware="550.54.15",
+    )
+
+
+def node_with(node: str, *cards: Gpu, count: int = 2, **more: Any) -> FactRecord:
+    """The fact of a node with `count` healthy cards, those of the same index as one of `cards` replaced by it."""
+    mine = {card.index: card for card in cards}
+    listed = [mine.get(index, healthy(index, node)) for index in range(count)]
+    values = {"driver": "550.54.15", "kernel_driver": "550.54.15", "cuda_driver": "12.4", **more}
+    return fact(gpus, node, Gpus(gpus=listed, **values))
+
+
+def sick(index: int, node: str, **what: Any) -> Gpu:
+    """A card that is healthy but for `what`."""
+    return replace(healthy(index, node), **what)

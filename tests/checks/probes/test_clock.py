@@ -1,0 +1,63 @@
+"""What the kernel and chronyd say of a clock, from recorded answers and from this machine."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from preflight_checks.probes import clock as probe
+from preflight_checks.probes.clock import clock, parse_timex, parse_tracking, running_daemons
+
+TRACKING = """\
+Reference ID    : A9FEA97B (169.254.169.123)
+Stratum         : 4
+System time     : 0.000004310 seconds slow of NTP time
+Last offset     : -0.000003120 seconds
+Leap status     : Normal
+"""
+LOST = """\
+Reference ID    : 00000000 ()
+Stratum         : 0
+System time     : 2.500000000 seconds fast of NTP time
+Leap status     : Not synchronised
+"""
+
+
+def test_what_chronyd_says() -> None:
+    assert parse_tracking(TRACKING) == (pytest.approx(-0.00000431), "Normal")
+    assert parse_tracking(LOST) == (2.5, "Not synchronised")
+    assert parse_tracking("506 Cannot talk to daemon\n") == (None, "")
+    assert parse_tracking("") == (None, "")
+
+
+def timex(status: int) -> bytes:
+    return struct.pack("=i4xqqqqi", 0, 0, -3 * 65536, 16_000, 250, status).ljust(208, b"\0")
+
+
+def test_what_the_kernel_says() -> None:
+    assert parse_timex(timex(0x2001)) == (True, 0.016, 0.00025, -3.0)
+    assert parse_timex(timex(0x0040))[0] is False
+
+
+def test_a_kernel_that_may_not_be_asked_is_said_to_be_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused() -> tuple[bool, float, float, float]:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(probe, "kernel_state", refused)
+    seen = clock({})
+    assert seen.synchronised is None and seen.problem == "Operation not permitted"
+
+
+def test_daemons_are_known_by_their_names(tmp_path: Path) -> None:
+    for pid, name in (("1", "systemd"), ("20", "systemd-timesyn"), ("30", "chronyd"), ("31", "bash")):
+        (tmp_path / pid).mkdir()
+        (tmp_path / pid / "comm").write_text(name + "\n")
+    assert running_daemons(str(tmp_path)) == ["chronyd", "systemd-timesyncd"]
+    assert running_daemons(str(tmp_path / "absent")) == []
+
+
+def test_this_machine_answers() -> None:
+    seen = clock({})
+    assert seen.wall_s > 1e9 and (seen.synchronised is not None or seen.problem)

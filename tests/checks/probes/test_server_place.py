@@ -1,0 +1,48 @@
+"""What a node has for parameter servers."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from preflight_checks.probes import server_place as probe
+from preflight_checks.probes.server_place import is_own, parse_meminfo, parse_range, server_place
+
+
+def test_texts_of_the_kernel() -> None:
+    assert parse_meminfo("MemTotal:  100 kB\nMemFree: 10 kB\nMemAvailable:   40 kB\nodd\n") == (102400, 40960)
+    assert parse_meminfo("MemTotal:  100 kB\nMemFree: 10 kB\n") == (102400, 10240)
+    assert parse_meminfo("") == (None, None)
+    assert parse_range("32768\t60999\n") == (32768, 60999)
+    assert parse_range("x y") == parse_range("1") == (None, None)
+
+
+def test_loopback_is_nobodys_and_a_strangers_address_not_ours() -> None:
+    assert not is_own("127.0.0.1") and not is_own("::1") and not is_own("0.0.0.0") and not is_own("nonsense")
+    assert not is_own("203.0.113.7")
+
+
+def test_this_machine() -> None:
+    seen = server_place({"hosts": ["127.0.0.1", "203.0.113.7", "no-such-host.invalid"]})
+    loopback, stranger, missing = seen.hosts
+    assert loopback.addresses == ["127.0.0.1"] and not loopback.local
+    assert not stranger.local and missing.problem in ("unresolved", "timeout")
+    assert seen.memory_bytes and seen.cores and seen.cores > 0
+
+
+def test_an_own_address_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "is_own", lambda address: address == "192.0.2.1")
+    monkeypatch.setattr(probe, "_speeds", lambda: {"192.0.2.1": 10000})
+    answers = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.1", 0))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: answers)
+    (host,) = server_place({"hosts": ["ps-a"]}).hosts
+    assert host.local and host.speed_mbps == 10000
+
+
+def test_a_node_without_proc_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "MEMINFO", str(tmp_path / "none"))
+    monkeypatch.setattr(probe, "PORT_RANGE", str(tmp_path / "none"))
+    seen = server_place({})
+    assert seen.first_ephemeral_port is None and seen.hosts == []

@@ -1,0 +1,27 @@
+"""Open MPI and MPICH on the virtual nodes: they are the machine's own, and can be taken away from one node."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from .cluster import Cluster
+
+__all__ = ["helper_gone"]
+
+
+@contextmanager
+def helper_gone(cluster: Cluster, name: str) -> Iterator[None]:
+    """On this node MPI's helpers are not there: what there is cannot be run."""
+    node = cluster.node(name)
+    node.write_text("/run/nothing", "")
+    covered = {str(Path(path).resolve()) for tool in ("orted", "hydra_pmi_proxy") if (path := shutil.which(tool))}
+    for path in sorted(covered):
+        node.must(["mount", "--bind", "/run/nothing", path])
+    try:
+        yield
+    finally:
+        for path in sorted(covered):
+            node.must(["umount", "--lazy", path])

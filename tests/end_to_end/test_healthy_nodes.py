@@ -1,0 +1,68 @@
+"""Nothing is said of healthy nodes, however often they are looked at and however busy the machine is.
+
+`PREFLIGHT_SOAK=20` runs each case so often; without it, once.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import Cluster
+from tests.end_to_end.running import check, give_shards, write_job
+
+pytestmark = pytest.mark.cluster
+ROUNDS = int(os.environ.get("PREFLIGHT_SOAK", "1"))
+
+
+@contextmanager
+def busy(processes: int) -> Iterator[None]:
+    """While the block runs, so many processes want a processor each, all the time."""
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+
+
+@pytest.mark.timeout(120 * ROUNDS)
+@pytest.mark.parametrize("loops", [0, os.cpu_count() or 1], ids=["idle", "busy"])
+def test_nothing_is_said_of_healthy_nodes(cluster: Cluster, tmp_path: Path, loops: int) -> None:
+    give_shards(cluster.nodes)
+    job = write_job(tmp_path)
+    told: list[str] = []
+    with busy(loops):
+        for number in range(ROUNDS):
+            checked = check(cluster, job, "--until", "link")
+            findings = [f for f in checked.report["findings"] if f["severity"] != "info"]
+            told += [f"round {number}: {f['id']} {f['message']}" for f in findings]
+            unknown = [o for o in checked.report["outcomes"] if o["status"] == "unknown" and o["required"]]
+            told += [f"round {number}: {o['id']} {o['subject']}: {o['reason']}" for o in unknown]
+    assert told == []
+
+
+SIXTY_FOUR = 64
+
+
+@pytest.mark.slow
+@pytest.mark.alone
+def test_sixty_four_nodes_are_opened_looked_at_and_left(tmp_path: Path) -> None:
+    """On one machine with a few cores that is some thousand processes: facts may be late, nodes may not be lost."""
+    with Cluster(SIXTY_FOUR) as cluster:
+        give_shards(cluster.nodes)
+        job = write_job(tmp_path)
+        options = ("--hosts", f"node[1-{SIXTY_FOUR}]", "--until", "node")
+        checked = check(cluster, job, *options, "--open-deadline", "30", "--node-deadline", "60")
+        left = cluster.head.run(["sh", "-c", "ps -eo args | grep -c '[p]reflight-'"], timeout=20)
+    nodes = checked.recording.nodes
+    assert [node.problem for node in nodes if node.problem] == []
+    assert len({fact.request.node for fact in checked.recording.facts if fact.unavailable is None}) == SIXTY_FOUR
+    assert left.stdout.strip() == "0", left

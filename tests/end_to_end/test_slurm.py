@@ -1,0 +1,131 @@
+"""`preflight check` as people run it on a cluster with Slurm: inside of a batch job, and from the login node."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from preflight import api
+from preflight.saved import load
+from tests.cluster import Cluster
+from tests.cluster.node import wait_until
+from tests.cluster.slurm import Slurm, require_slurm, slurm
+from tests.end_to_end.running import ROOT, give_shards, write_job
+from tests.executors.conformance import PATHS
+
+pytestmark = pytest.mark.cluster
+
+JOB = """\
+#!/bin/bash
+#SBATCH --nodes={nodes}
+#SBATCH --ntasks-per-node=1
+#SBATCH --partition={partition}
+#SBATCH --mem=1G
+#SBATCH --time={time}
+#SBATCH --output=/dev/null
+export GLOO_SOCKET_IFNAME=eth0
+{before}
+export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+srun torchrun --nnodes={nodes} --nproc_per_node=1 --rdzv_backend=c10d --rdzv_id=1 \\
+    --rdzv_endpoint="$MASTER_ADDR:29500" train.py
+"""
+
+
+@pytest.fixture(scope="module")
+def running(cluster: Cluster) -> Iterator[Slurm]:
+    """Slurm with a small partition beside that of all nodes."""
+    require_slurm()
+    give_shards(cluster.nodes)
+    partitions = (
+        "PartitionName=batch Nodes=ALL Default=YES MaxTime=INFINITE State=UP",
+        "PartitionName=two Nodes=node[1-2] MaxTime=60 MaxNodes=2 State=UP",
+        "PartitionName=closed Nodes=ALL State=DOWN",
+    )
+    with slurm(cluster, partitions=partitions) as started:
+        yield started
+
+
+def job_in(folder: Path, *, nodes: int = 4, partition: str = "batch", time: str = "10:00", before: str = "") -> Path:
+    """A batch script and its training script."""
+    write_job(folder)
+    script = folder / "job.sbatch"
+    script.write_text(JOB.format(nodes=nodes, partition=partition, time=time, before=before))
+    (folder / "run.sh").unlink()
+    return script
+
+
+def check_command(script: Path, *options: str) -> list[str]:
+    folder = script.parent
+    return [
+        *(sys.executable, "-m", "preflight", "check", str(script), "--trust-job", "--python", sys.executable),
+        *("--save", str(folder / "recording.json"), "--output", f"json:{folder / 'report.json'}", "--output", "text"),
+        *options,
+    ]
+
+
+def from_outside(cluster: Cluster, script: Path, *options: str) -> tuple[int, dict[str, object], str]:
+    """Run a check on the head, with no allocation around it."""
+    command = check_command(script, "--on", "slurm", *options)
+    done = cluster.head.run(command, env={"PYTHONPATH": PATHS}, cwd=str(ROOT), timeout=110)
+    assert "Traceback" not in done.stderr, done.stderr
+    report = json.loads((script.parent / "report.json").read_text())
+    return done.returncode, report, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.smoke
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+def test_a_batch_job_checks_its_own_nodes_to_a_verdict(cluster: Cluster, running: Slurm, tmp_path: Path) -> None:
+    # The batch script itself runs on the first node, which shares no folder with the head.
+    first, folder = cluster.node("node1"), Path("/srv/data/job")
+    words = " ".join(check_command(folder / "job.sbatch"))
+    line = f"cd {ROOT} && PYTHONPATH={PATHS} {words} >{folder}/said 2>&1; echo $? >{folder}/code; exit"
+    script = job_in(tmp_path, before=line)
+    for name in ("job.sbatch", "train.py"):
+        first.write_text(f"{folder}/{name}", (tmp_path / name).read_text())
+    cluster.head.must(["sbatch", "--parsable", "--output=/dev/null", "--chdir=/", str(script)])
+    wait_until(lambda: first.path(f"{folder}/code").exists(), 120, "the batch job to end")
+    text = first.read_text(f"{folder}/said")
+    assert first.read_text(f"{folder}/code").strip() == "0", text
+    recording = load(first.path(f"{folder}/recording.json").read_bytes())
+    assert recording.executor == "slurm" and recording.origin is not None
+    assert recording.origin.source == "executor" and "SLURM_JOB_NODELIST=node[1-4]" in recording.origin.words
+    assert [record.host for record in recording.nodes] == [f"node{index}" for index in range(1, 5)]
+    report = api.judge(recording)
+    assert report.verdict.value == "go", text
+    passed = {outcome.id for outcome in report.outcomes if outcome.status.value == "pass"}
+    assert {"NOD001", "NOD003", "LNK001", "SMK001", "SMK002"} <= passed
+
+
+def test_from_the_login_node_the_jobs_own_request_is_made(cluster: Cluster, running: Slurm, tmp_path: Path) -> None:
+    code, report, text = from_outside(cluster, job_in(tmp_path, nodes=2, partition="two"), "--until", "node")
+    assert code == 0, text
+    run = report["run"]
+    assert isinstance(run, dict)
+    assert "salloc --mem=1G --nodes=2 --ntasks-per-node=1 --partition=two" in run["origin"]["words"]
+    assert "2 of 2 nodes answered over slurm: node[1-2]" in text
+    assert running.jobs() == []
+
+
+def test_what_can_never_be_given_is_said_without_any_node(cluster: Cluster, running: Slurm, tmp_path: Path) -> None:
+    script = job_in(tmp_path, nodes=3, partition="two", time="3:00:00")
+    code, report, text = from_outside(cluster, script, "--until", "node", "--gather-deadline", "2")
+    assert code == 1, text
+    findings = report["findings"]
+    assert isinstance(findings, list)
+    assert sorted({f["id"] for f in findings if f["severity"] == "error"}) == ["ALC002", "ALC005", "ALC006"], text
+    assert "asks for 3 nodes, and partition two gives at most 2" in text
+    assert "asks for 3:00:00, and partition two gives at most 01:00:00" in text
+    assert running.jobs() == []
+
+
+def test_a_partition_that_is_down_is_named(cluster: Cluster, running: Slurm, tmp_path: Path) -> None:
+    script = job_in(tmp_path, nodes=2, partition="closed")
+    code, _, text = from_outside(cluster, script, "--until", "node", "--gather-deadline", "2")
+    assert code == 1 and "closed is DOWN, and starts no jobs" in text, text
+    assert running.jobs() == []

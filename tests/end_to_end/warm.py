@@ -1,0 +1,106 @@
+"""A head that has preflight imported already, for tests that run it by the hundred.
+
+A process on the cluster's head imports everything once, and forks for each command line; the fork does what a fresh
+`python -m preflight` does. Half of what such a process computes is imports.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from tests.cluster import Cluster
+from tests.cluster.namespace import NodeProcess
+
+__all__ = ["WarmHead"]
+
+
+class WarmHead:
+    """Runs `preflight` with some arguments on the head of a cluster; `close` ends it."""
+
+    def __init__(self, cluster: Cluster, folder: Path, environment: dict[str, str]) -> None:
+        self._folder = str(folder)
+        #: It can be asked no more; so ends one that came to no end in time.
+        self.closed = False
+        command = [sys.executable, "-c", "from tests.end_to_end.warm import serve; serve()"]
+        self._server: NodeProcess = cluster.head.popen(
+            command, cwd=self._folder, env=environment, stdin=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+
+    def run(self, arguments: Sequence[str], said: Path, *, timeout: float) -> subprocess.CompletedProcess[str]:
+        """As `cluster.head.run` of a fresh process; what it says goes to two files beside `said` on its way."""
+        assert self._server.stdin is not None and self._server.stdout is not None
+        files = [f"{said}.out", f"{said}.err"]
+        with suppress(BrokenPipeError):  # What it said last says why.
+            self._server.stdin.write(json.dumps({"arguments": [*arguments], "files": files}) + "\n")
+            self._server.stdin.flush()
+        until = time.monotonic() + timeout
+        ready, _, _ = select.select([self._server.stdout], [], [], max(0.0, until - time.monotonic()))
+        if not ready:
+            self.close()
+            raise subprocess.TimeoutExpired([*arguments], timeout)
+        answer = self._server.stdout.readline()
+        assert answer.startswith("{"), answer + self._server.stdout.read()
+        output, errors = (Path(name).read_text(errors="backslashreplace") for name in files)
+        return subprocess.CompletedProcess([*arguments], json.loads(answer)["code"], output, errors)
+
+    def close(self) -> None:
+        """End it, and what it runs."""
+        self.closed = True
+        self._server.kill_session()
+        self._server.wait(timeout=10)
+
+
+def serve() -> None:
+    """On the head: a line with arguments in, a line with the exit code out, one after the other."""
+    from preflight import catalog, cli
+
+    for group in (catalog.RULES, catalog.CHECKS, catalog.SOURCES, catalog.EXECUTORS, catalog.REPORTERS):
+        catalog.load(group)
+    # As for a fresh process: what it is checked with is not looked for in its working directory.
+    sys.path[:] = [place for place in sys.path if place]
+    judged = False
+    for line in sys.stdin:
+        asked = json.loads(line)
+        pid = os.fork()
+        if not pid:
+            _become(asked["arguments"], asked["files"], cli.run)
+        _, status = os.waitpid(pid, 0)
+        print(json.dumps({"code": os.waitstatus_to_exitcode(status)}), flush=True)
+        if not judged:
+            judged = _judge(asked["arguments"])
+
+
+def _become(arguments: list[str], files: list[str], run: object) -> None:
+    code = 70
+    try:
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        outputs = [os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600) for name in files]
+        for there, here in zip((nothing, *outputs), (0, 1, 2), strict=True):
+            os.dup2(there, here)
+            os.close(there)
+        assert callable(run)
+        code = run(arguments)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
+def _judge(arguments: list[str]) -> bool:
+    """Judge what was recorded here, too: validators made for it are there for all later forks."""
+    from preflight import api
+    from preflight.saved import load
+
+    saved = Path(arguments[arguments.index("--save") + 1])
+    if not saved.exists():
+        return False
+    api.judge(load(saved.read_bytes()))
+    return True

@@ -1,0 +1,252 @@
+"""The process beside the head: calls and streams that crash, stall, flood or outlive their head."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import anyio
+import pytest
+
+from preflight.bundle import packed
+from preflight.executors.base import ExecutorError
+from preflight.executors.bridge import head as head_module
+from preflight.executors.bridge.head import Bridge
+from preflight.node import bootstrap
+from preflight.node.process import stat_of
+
+#: A side without any client library: `start` runs a program here.
+SIDE = """
+import os, subprocess, time
+from preflight.executors.bridge import mux
+
+class Program(mux.Stream):
+    def __init__(self, command):
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    def read(self):
+        return os.read(self.process.stdout.fileno(), 65536)
+    def write(self, data):
+        self.process.stdin.write(data)
+        self.process.stdin.flush()
+    def ending(self):
+        return self.process.wait(), "last words"
+    def close(self):
+        try:
+            self.process.stdin.close()
+        except OSError:
+            pass
+
+class Side(mux.Side):
+    def do_echo(self, value):
+        return value
+    def do_path(self):
+        import sys
+        return sys.path
+    def do_pid(self):
+        return os.getpid()
+    def do_sleep(self, seconds):
+        time.sleep(seconds)
+    def do_crash(self):
+        raise KeyError("gone")
+    def do_refuse(self):
+        raise mux.Trouble("denied", "no", "all of it")
+    def do_noise(self):
+        print("noise on standard output", flush=True)
+        os.system("echo more noise")
+        return "quiet"
+    def start(self, command, wait_s=0.0):
+        time.sleep(wait_s)
+        return Program(command)
+    def close(self):
+        path = os.environ.get("LEFT")
+        if path:
+            open(path, "w").write("closed")
+        time.sleep(float(os.environ.get("SLOW", "0")))
+
+def main(bundle, fd_in, fd_out):
+    mux.serve(Side(), fd_in, fd_out)
+"""
+WithBridge = Callable[[Callable[[Bridge], Awaitable[None]]], None]
+
+
+@pytest.fixture
+def with_bridge(monkeypatch: pytest.MonkeyPatch) -> WithBridge:
+    """Run something with a bridge whose other end is SIDE."""
+    folder = Path(head_module.__file__).parent
+    modules = {"preflight": "", "preflight.executors": "", "preflight.node": "", "preflight.executors.bridge": ""}
+    packages = list(modules)
+    modules["preflight.executors.bridge.mux"] = (folder / "mux.py").read_text().replace("LEAVE_S = 8", "LEAVE_S = 2")
+    modules["preflight.executors.bridge.fake_side"] = SIDE
+    modules[bootstrap.__name__] = Path(bootstrap.__file__).read_text()
+    monkeypatch.setattr(head_module, "_bundle", lambda: packed(modules, packages))
+
+    def run(use: Callable[[Bridge], Awaitable[None]]) -> None:
+        async def main() -> None:
+            bridge = Bridge("fake_side:main", interpreter=sys.executable)
+            try:
+                await use(bridge)
+            finally:
+                await bridge.aclose()
+
+        anyio.run(main)
+
+    return run
+
+
+def test_calls_are_answered_side_by_side(with_bridge: WithBridge) -> None:
+    async def use(bridge: Bridge) -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(lambda: bridge.call("sleep", {"seconds": 20}, deadline_s=30))
+            assert await bridge.call("echo", {"value": {"a": [1, None, "ü"]}}, deadline_s=10) == {"a": [1, None, "ü"]}
+            group.cancel_scope.cancel()
+
+    with_bridge(use)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "words"),
+    [("crash", "crashed", "KeyError"), ("refuse", "denied", "no"), ("unheard_of", "crashed", "do_unheard_of")],
+)
+def test_a_call_that_fails_says_how_and_leaves_the_others(
+    with_bridge: WithBridge, name: str, kind: str, words: str
+) -> None:
+    async def use(bridge: Bridge) -> None:
+        with pytest.raises(ExecutorError, match=words) as caught:
+            await bridge.call(name, deadline_s=10)
+        assert caught.value.kind == kind and caught.value.detail
+        assert await bridge.call("noise", deadline_s=10) == "quiet"
+
+    with_bridge(use)
+
+
+def test_a_call_that_is_late_is_given_up(with_bridge: WithBridge) -> None:
+    async def use(bridge: Bridge) -> None:
+        assert await bridge.call("echo", {"value": 1}, deadline_s=10) == 1
+        with pytest.raises(ExecutorError, match=r"within 0\.2 s"):
+            await bridge.call("sleep", {"seconds": 30}, deadline_s=0.2)
+        assert await bridge.call("echo", {"value": 2}, deadline_s=10) == 2
+
+    with_bridge(use)
+
+
+def test_streams_carry_both_ways_in_order_and_say_how_they_ended(with_bridge: WithBridge) -> None:
+    payload = os.urandom(3 << 20)
+
+    async def use(bridge: Bridge) -> None:
+        one = await bridge.open({"command": ["cat"]}, description="cat", deadline_s=10)
+        other = await bridge.open({"command": ["sh", "-c", "exit 7"]}, description="sh", deadline_s=10)
+        assert await other.receive() == b""
+        assert (await other.exit_code(5), other.last_words()) == (7, "last words")
+        with pytest.raises(ExecutorError, match="sh is gone"):
+            await other.send(b"x")
+        heard = bytearray()
+
+        async def listen() -> None:
+            while len(heard) < len(payload):
+                heard.extend(await one.receive())
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(listen)
+            for start in range(0, len(payload), 100_000):
+                await one.send(payload[start : start + 100_000])
+        assert heard == payload
+        await one.aclose()
+        assert await one.exit_code(1) == 0
+
+    with_bridge(use)
+
+
+def test_a_stream_that_takes_nothing_holds_nobody_up(with_bridge: WithBridge) -> None:
+    async def use(bridge: Bridge) -> None:
+        stuck = await bridge.open({"command": ["sleep", "60"]}, description="sleep", deadline_s=10)
+        with anyio.fail_after(20):
+            for _ in range(16):
+                await stuck.send(b"x" * (1 << 20))
+            assert await bridge.call("echo", {"value": 1}, deadline_s=10) == 1
+        await bridge.call("pid", deadline_s=5)
+
+    with_bridge(use)
+
+
+def test_a_stream_that_was_given_up_while_it_opened_is_closed(with_bridge: WithBridge, tmp_path: Path) -> None:
+    marker = tmp_path / "ended"
+
+    async def use(bridge: Bridge) -> None:
+        await bridge.call("echo", {"value": 1}, deadline_s=10)
+        command = ["sh", "-c", f"cat; echo > {marker}"]
+        with pytest.raises(ExecutorError, match="within"):
+            await bridge.open({"command": command, "wait_s": 0.5}, description="late", deadline_s=0.1)
+        with anyio.fail_after(10):
+            while not marker.exists():
+                await anyio.sleep(0.02)
+
+    with_bridge(use)
+
+
+def test_when_the_process_dies_everything_says_so(with_bridge: WithBridge) -> None:
+    async def use(bridge: Bridge) -> None:
+        channel = await bridge.open({"command": ["cat"]}, description="cat", deadline_s=10)
+        pid = await bridge.call("pid", deadline_s=5)
+        os.kill(pid, signal.SIGKILL)
+        assert await channel.receive() == b""
+        assert "exit code -9" in channel.last_words()
+        with pytest.raises(ExecutorError, match="exit code -9"):
+            await bridge.call("echo", {"value": 1}, deadline_s=5)
+        with pytest.raises(ExecutorError):
+            await channel.send(b"x")
+
+    with_bridge(use)
+
+
+@pytest.mark.parametrize("slow", ["0", "60"])
+def test_what_was_made_is_taken_back_at_the_end_also_when_that_hangs(
+    with_bridge: WithBridge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: str
+) -> None:
+    monkeypatch.setenv("LEFT", str(tmp_path / "left"))
+    monkeypatch.setenv("SLOW", slow)
+    pids: list[int] = []
+
+    async def use(bridge: Bridge) -> None:
+        pids.append(await bridge.call("pid", deadline_s=10))
+
+    began = time.monotonic()
+    with_bridge(use)
+    assert (tmp_path / "left").read_text() == "closed"
+    assert stat_of(pids[0]) is None
+    assert time.monotonic() - began < 25
+
+
+def test_a_python_that_cannot_be_run_is_named() -> None:
+    async def main() -> None:
+        bridge = Bridge("fake_side:main", interpreter="/no/python")
+        with pytest.raises(ExecutorError, match="`/no/python` cannot be run") as caught:
+            await bridge.call("echo", deadline_s=5)
+        assert caught.value.kind == "missing"
+        await bridge.aclose()
+
+    anyio.run(main)
+
+
+def test_modules_of_the_working_directory_are_not_run_and_those_of_the_user_are(
+    with_bridge: WithBridge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hostile, mine = tmp_path / "tree", tmp_path / "mine"
+    hostile.mkdir()
+    mine.mkdir()
+    for name in ("zlib", "binascii", "json", "threading", "site", "sitecustomize", "usercustomize"):
+        (hostile / f"{name}.py").write_text(f"open({str(tmp_path / 'run')!r}, 'w').write({name!r})\n")
+    (mine / "client_library.py").write_text("")
+    monkeypatch.chdir(hostile)
+    monkeypatch.setenv("PYTHONPATH", f"{mine}{os.pathsep}{os.pathsep}.{os.pathsep}relative")
+
+    async def use(bridge: Bridge) -> None:
+        path = await bridge.call("path", deadline_s=10)
+        assert str(mine) in path
+        assert not {"", ".", "relative", str(hostile)} & set(path)
+
+    with_bridge(use)
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,175 @@
+"""Open MPI's and MPICH's own mpirun to virtual nodes: the suite for both, and what they say when something is wrong."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from preflight.executors.base import ExecutorError, Wanted
+from preflight.executors.mpi import MpiExecutor, command, environment_for_rank, explain, family_of
+from preflight.executors.nodefiles import nodes_in, reason
+from tests.cluster import Cluster, faults
+from tests.cluster.mpi import helper_gone
+from tests.executors.conformance import Conformance, World, by_python, names
+
+
+def require(program: str, package: str) -> str:
+    """Skip with the reason where an MPI is not installed; fail instead when CI=true."""
+    found = shutil.which(program)
+    if found is None and os.environ.get("CI") == "true":
+        pytest.fail(f"{program} is missing (Debian package: {package}), and CI=true", pytrace=False)
+    if found is None:
+        pytest.skip(f"{program} is missing (Debian package: {package})")
+    return program
+
+
+def world_of(cluster: Cluster, program: str) -> World:
+    arguments = ("--on", "mpi", "--on-option", f"program={program}", "--hosts", "node[1-4]")
+    return World(cluster, cluster.head, names(cluster.nodes), arguments, **by_python(cluster.node("node3"), "node3"))
+
+
+@pytest.mark.cluster
+class TestOpenMpi(Conformance):
+    """Over mpirun of Open MPI, which goes over ssh here."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def world(cls, cluster: Cluster) -> Iterator[World]:
+        """Four nodes."""
+        yield world_of(cluster, require("mpirun.openmpi", "openmpi-bin"))
+
+
+@pytest.mark.cluster
+class TestHydra(Conformance):
+    """Over mpiexec of MPICH."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def world(cls, cluster: Cluster) -> Iterator[World]:
+        """Four nodes."""
+        yield world_of(cluster, require("mpiexec.hydra", "mpich"))
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("program", ["mpirun.openmpi", "mpiexec.hydra"])
+def test_what_is_wrong_on_the_way_is_told_in_words(cluster: Cluster, program: str) -> None:
+    require(program, "openmpi-bin, mpich")
+    node = cluster.node("node2")
+    with faults.sshd_stopped(node):
+        assert problem(cluster, program) == ("unreachable", "nothing listens on its ssh port")
+    with faults.sshd_frozen(node):
+        said = problem(cluster, program)
+        assert said[0] == "timeout", said
+    with helper_gone(cluster, "node2"):
+        assert problem(cluster, program) == ("missing", "MPI's own helper cannot be started there")
+
+
+def problem(cluster: Cluster, program: str) -> tuple[str, str]:
+    """The kind and meaning of what keeps node2 from being reached; the others are."""
+    said = world_of(cluster, program).trial("look", "--deadline", "4")
+    problems = {r["node"]["name"]: r for r in said["records"] if r["problem"]}
+    assert list(problems) == ["node2"], problems
+    told = problems["node2"]["problem"]
+    return problems["node2"]["problem_kind"], told.removeprefix("node2: ").partition(" (")[0]
+
+
+def test_families_are_told_apart() -> None:
+    for version in ("mpirun (Open MPI) 5.0.6", "mpirun.openmpi (OpenRTE) 4.1.4", "prterun (PRRTE) 3.0.7"):
+        assert family_of(version) == "openmpi"
+    for version in ("HYDRA build details:", "Intel(R) MPI Library for Linux* OS, Version 2021.9 Build 20230307"):
+        assert family_of(version) == "hydra"
+    assert family_of("mpirun: command of somebody") == ""
+
+
+def test_root_is_allowed_only_where_it_is_root_and_open_mpi() -> None:
+    assert "--allow-run-as-root" in command("mpirun", "openmpi", "n1", "nonce", root=True)
+    assert "--allow-run-as-root" not in command("mpirun", "openmpi", "n1", "nonce", root=False)
+    assert "--allow-run-as-root" not in command("mpiexec", "hydra", "n1", "nonce", root=True)
+
+
+def test_a_launch_that_we_are_part_of_is_not_handed_on() -> None:
+    given = {
+        "OMPI_COMM_WORLD_SIZE": "4",
+        "PMIX_RANK": "0",
+        "OMPI_MCA_orte_tag_output": "1",
+        "OMPI_MCA_oob_tcp_if_include": "eth1",
+        "PATH": "/bin",
+    }
+    assert set(environment_for_rank(given)) == {"OMPI_MCA_oob_tcp_if_include", "PATH", "LC_ALL"}
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "kind", "told"),
+    [
+        (
+            255,
+            "ssh: Could not resolve hostname n2: Name or service not known",
+            "unreachable",
+            "does not resolve",
+        ),
+        (126, "bash: line 1: /usr/bin/orted: Permission denied\n------", "missing", "MPI's own helper"),
+        (127, "bash: orted: command not found\n------------------------------", "missing", "MPI's own helper"),
+        (
+            1,
+            "--------------------------------------------------------------------------\n"
+            "mpirun has detected an attempt to run as root.",
+            "denied",
+            "does not run as root",
+        ),
+        (
+            1,
+            "--------------------------------------------------------------------------\n"
+            'The value of the MCA parameter "plm_rsh_agent" was set to a path\nthat could not be found:',
+            "missing",
+            "neither ssh nor rsh",
+        ),
+        (3, "fire\n--------------------------------------------------------------------------", "crashed", '"fire"'),
+        (98, "preflight-no-python: python3\n", "missing", "tried python3"),
+        (None, "", "timeout", "waiting for mpirun"),
+        (None, "me@n2: Permission denied (publickey).", "denied", "does not let you in"),
+    ],
+)
+def test_what_mpirun_said_is_understood(code: int | None, words: str, kind: str, told: str) -> None:
+    error = explain("n2", "n2", code, words, deadline_s=5)
+    assert (error.kind, error.message.startswith("n2: ")) == (kind, True), error.message
+    assert told in error.message, error.message
+
+
+# --- where batch systems say which nodes there are ---
+
+
+def test_a_line_for_each_slot_is_a_node_once(tmp_path: Path) -> None:
+    (tmp_path / "nodes").write_text("b1\nb1\na2\nb1\n")
+    environment = {"PBS_NODEFILE": str(tmp_path / "nodes"), "PBS_JOBID": "12.server"}
+    found = nodes_in(environment)
+    assert found is not None
+    assert [(node.name, node.index, node.slots) for node in found[0]] == [("b1", 0, 3), ("a2", 1, 1)]
+    assert found[1] == f"PBS job 12.server (PBS_NODEFILE={tmp_path / 'nodes'})"
+    assert reason(environment) == "PBS_NODEFILE is set: this is inside a job of PBS"
+    gathered = anyio.run(MpiExecutor({"program": "sh", "family": "openmpi"}).gather, Wanted(environment=environment))
+    assert gathered is not None and gathered.words.startswith("PBS job 12.server")
+
+
+def test_grid_engine_counts_slots_in_a_column(tmp_path: Path) -> None:
+    (tmp_path / "pe").write_text("n1.cluster 8 all.q@n1 UNDEFINED\nn2.cluster 4 all.q@n2 UNDEFINED\n")
+    found = nodes_in({"PE_HOSTFILE": str(tmp_path / "pe")})
+    assert found is not None and [(node.name, node.slots) for node in found[0]] == [
+        ("n1.cluster", 8),
+        ("n2.cluster", 4),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"), [("", "names no nodes"), ("-oProxyCommand=x\n", "no host name"), (None, "read")]
+)
+def test_a_file_that_is_no_list_of_nodes_is_refused(tmp_path: Path, text: str | None, says: str) -> None:
+    if text is not None:
+        (tmp_path / "hosts").write_text(text)
+    with pytest.raises(ExecutorError, match=says):
+        nodes_in({"LSB_DJOB_HOSTFILE": str(tmp_path / "hosts")})
+    assert nodes_in({}) is None and reason({}) == ""

@@ -1,0 +1,196 @@
+"""What the Ray executor makes of what Ray says; a real cluster is in test_conformance_ray.py."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from preflight.executors.base import ExecutorError, Wanted
+from preflight.executors.bridge.ray_side import connecting, node_facts, starting
+from preflight.executors.ray import RayExecutor, explain
+from preflight.recording import Node
+
+MISMATCH = """RuntimeError: Version mismatch: The cluster was started with:
+    Ray: 2.9.0
+    Python: 3.10.13
+This process on Ray Client was started with:
+    Ray: 2.60.0
+    Python: 3.11.7
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "words"),
+    [
+        (MISMATCH, "blocked", "the cluster runs Ray 2.9.0 with Python 3.10.13"),
+        (MISMATCH, "blocked", "has Ray 2.60.0 with Python 3.11.7; name a Python like the cluster's"),
+        ("ConnectionError: Could not find any running Ray instance. Please specify", "unreachable", "`ray status"),
+        ("RpcError: UNAUTHENTICATED: InvalidAuthToken: no", "denied", "RAY_AUTH_TOKEN"),
+        ("RuntimeError: Can't find a `node_ip_address.json` file", "unreachable", "ray://HEAD:10001"),
+        ("ValueError: something new", "unreachable", "could not connect to auto: ValueError: something new"),
+    ],
+)
+def test_why_one_is_no_driver_is_understood(said: str, kind: str, words: str) -> None:
+    trouble = connecting("auto", said, "2.60.0")
+    assert trouble.kind == kind and words in trouble.message, trouble.message
+
+
+def error_called(name: str, said: str) -> Exception:
+    """An exception with the name that Ray's has."""
+    return type(name, (Exception,), {})(said)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "words"),
+    [
+        ("GetTimeoutError", "timeout", "within 5 s"),
+        ("ActorUnschedulableError", "unreachable", "does not know the node any more"),
+        ("RuntimeEnvSetupError", "crashed", "runtime environment"),
+        ("ActorDiedError", "unreachable", "last words"),
+    ],
+)
+def test_why_no_actor_started_is_understood(name: str, kind: str, words: str) -> None:
+    trouble = starting(error_called(name, "first\n\x1b[31mlast words\x1b[0m\n\n"), 5.0)
+    assert trouble.kind == kind and words in trouble.message, trouble.message
+
+
+def raw(host: str, **changes: Any) -> dict[str, Any]:
+    """A node as `ray.nodes()` has it."""
+    node = {
+        "NodeID": f"{host}0000000",
+        "Alive": True,
+        "NodeManagerHostname": host,
+        "NodeManagerAddress": f"10.0.0.{len(host)}",
+        "Resources": {"CPU": 8.0, "node:10.0.0.1": 1.0},
+    }
+    return {**node, **changes}
+
+
+class Answering:
+    """A bridge that answers calls from a list; nothing is started."""
+
+    def __init__(self, nodes: list[dict[str, Any]]) -> None:
+        self._nodes = nodes
+
+    async def call(self, name: str, parameters: Any = None, *, deadline_s: float) -> Any:
+        return {"ray": "2.60.0", "python": "3.11.7"} if name == "connect" else self._nodes
+
+    async def aclose(self) -> None:
+        pass
+
+
+def executor(*nodes: dict[str, Any], **told: str) -> RayExecutor:
+    chosen = RayExecutor(told=told)
+    chosen._bridge = Answering([node_facts(node, None) for node in nodes])  # type: ignore[assignment]
+    return chosen
+
+
+def names(chosen: RayExecutor, **wanted: Any) -> list[str]:
+    gathered = anyio.run(lambda: chosen.gather(Wanted(**wanted)))
+    assert gathered is not None
+    return [node.name for node in gathered.nodes]
+
+
+HEAD = raw("head", Resources={"memory": 1.0, "node:__internal_head__": 1.0})
+
+
+def test_nodes_come_in_the_order_of_their_numbers_and_an_empty_head_is_left_out() -> None:
+    workers = [raw(f"gpu-{number}") for number in (10, 9, 1)]
+    assert names(executor(HEAD, *workers)) == ["gpu-1", "gpu-9", "gpu-10"]
+    assert names(executor(HEAD, *workers, head="yes")) == ["head", "gpu-1", "gpu-9", "gpu-10"]
+    full = raw("zhead", Resources={"CPU": 8.0, "node:__internal_head__": 1.0})
+    assert names(executor(full, *workers))[0] == "zhead"
+
+
+def test_several_nodes_on_one_host_keep_apart() -> None:
+    twins = [raw("big", NodeID="aaaaaaa1"), raw("big", NodeID="bbbbbbb2")]
+    assert names(executor(*twins)) == ["big-aaaaaa", "big-bbbbbb"]
+
+
+def test_a_node_that_was_lost_is_silent_only_where_it_is_missed() -> None:
+    lost = raw("gpu-2", Alive=False, DeathReason=2, DeathReasonMessage="health check failed", NodeManagerAddress="z")
+    drained = raw("gpu-3", Alive=False, DeathReason="AUTOSCALER_DRAIN_IDLE", NodeManagerAddress="y")
+    chosen = executor(raw("gpu-1"), lost, drained)
+    assert names(chosen, count=4) == ["gpu-1", "gpu-2"]
+
+    async def opened() -> None:
+        with pytest.raises(ExecutorError, match="gpu-2: Ray lost it: health check failed"):
+            await chosen.open(Node("gpu-2", 1), deadline_s=1.0, bundle=b"")
+
+    anyio.run(opened)
+    chosen = executor(raw("gpu-1"), lost)
+    gathered = anyio.run(lambda: chosen.gather(Wanted(count=1)))
+    assert gathered is not None and len(gathered.nodes) == 1
+    assert any("gpu-2 (health check failed)" in note for note in gathered.notes)
+    assert names(executor(raw("gpu-2", NodeManagerAddress="new"), lost), count=4) == ["gpu-2"]
+
+
+def test_a_cluster_without_nodes_that_could_hold_ranks_is_told() -> None:
+    with pytest.raises(ExecutorError, match="no node that is alive"):
+        anyio.run(lambda: executor(HEAD).gather(Wanted()))
+
+
+@pytest.mark.parametrize(
+    ("address", "found"), [("10.0.0.1:6379", True), ("ray://head:10001", True), ("", False), ("a b; touch x", False)]
+)
+def test_the_address_in_the_environment_is_recognised(address: str, found: bool) -> None:
+    assert bool(RayExecutor().detect({"RAY_ADDRESS": address} if address else {})) is found
+
+
+@pytest.mark.parametrize("address", ["-x", "a b", "ray://", "http://h:1/", "x\ny"])
+def test_what_is_no_address_is_refused(address: str) -> None:
+    (option,) = [option for option in RayExecutor().options if option.name == "address"]
+    assert option.wrong(address) and not option.wrong("ray://head:10001")
+
+
+def test_a_python_without_ray_is_told(tmp_path: Path) -> None:
+    bare = tmp_path / "python"
+    bare.write_text(f'#!/bin/sh\nshift; exec {sys.executable} -I -S -u "$@"\n')
+    bare.chmod(0o755)
+    chosen = RayExecutor(told={"interpreter": str(bare)})
+
+    async def main() -> None:
+        try:
+            await chosen.gather(Wanted(deadline_s=20.0))
+        finally:
+            await chosen.aclose()
+
+    with pytest.raises(ExecutorError, match=r"pip install 'preflight-train\[ray\]'") as caught:
+        anyio.run(main)
+    assert caught.value.kind == "missing"
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "kind", "told"),
+    [
+        (97, "", "missing", "older than 3.8"),
+        (None, "", "timeout", "no agent within 5 s"),
+        (None, "The actor died", "unreachable", "The actor died"),
+        (1, "boom", "crashed", "exit code 1: boom"),
+    ],
+)
+def test_what_became_of_an_agent_is_understood(code: int | None, words: str, kind: str, told: str) -> None:
+    error = explain("n1", code, words, deadline_s=5)
+    assert error.kind == kind and told in error.message and error.message.startswith("n1: ")
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("127.0.0.1:9", "nothing answers at 127.0.0.1:9"),
+        ("ray://127.0.0.1:9", "nothing answers at ray://127.0.0.1:9"),
+        ("no-such-host.invalid:6379", "does not resolve here"),
+    ],
+)
+def test_an_address_where_nothing_listens_is_told_at_once(address: str, words: str) -> None:
+    from preflight.executors.bridge.mux import Trouble
+    from preflight.executors.bridge.ray_side import _reach
+
+    with pytest.raises(Trouble, match=words) as caught:
+        _reach(address)
+    assert caught.value.kind == "unreachable"
+    _reach("auto")

@@ -1,0 +1,181 @@
+"""A check of yesterday's cluster: the verdict of the recording itself, and what was not asked then is told."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import anyio
+import pytest
+
+from preflight import api
+from preflight.errors import UsageError
+from preflight.executors.base import ExecutorError, Wanted
+from preflight.executors.replay import ReplayExecutor
+from preflight.fleet import open_fleet
+from preflight.node.wire import Ask, Done, Failed
+from preflight.recording import (
+    Cluster,
+    ClusterNode,
+    EventRecord,
+    FactRecord,
+    Node,
+    NodeRecord,
+    Origin,
+    Recording,
+    Unavailable,
+)
+from preflight.report import Report
+from preflight.request import Request
+from preflight.run import CheckOptions
+from preflight.saved import load, save
+
+JOB = """\
+#!/usr/bin/env bash
+torchrun --nnodes=2 --nproc_per_node=1 --node_rank="$NODE_RANK" --master_addr=node1 --master_port=29500 train.py
+"""
+SCRIPT = "import torch.distributed as dist\ndist.init_process_group('gloo')\n"
+
+NODES = (
+    NodeRecord(Node("a", 0, "10.0.0.1"), host="a", python="3.11.7", clock_offset_s=7.5, round_trip_s=0.01),
+    NodeRecord(Node("b", 1), "b: nothing listens on its ssh port", "unreachable", notes=("all of it",)),
+    NodeRecord(Node("c", 2), host="c"),
+)
+FACTS = (
+    FactRecord(Request("probes:size", "a", {"path": "/dev/shm"}), {"bytes": 5}),
+    FactRecord(Request("probes:size", "c", {"path": "/x"}), None, Unavailable("denied", "no", "all", 3)),
+    FactRecord(Request("links:listen", "c"), {"port": 4242}),
+    FactRecord(Request("links:dial", "a", {"port": 1}, peers=("c",), listen="links:listen"), "to c"),
+    FactRecord(Request("links:dial", "a", {"port": 1}, peers=("d", "c"), listen="links:listen"), "to both"),
+)
+RECORDING = Recording((), "2026-01-01T00:00:00+00:00", "0.1", verb="check", executor="ssh", nodes=NODES, facts=FACTS)
+
+
+def findings(report: Report) -> list[tuple[str, str, str]]:
+    return [(finding.id, finding.severity.value, finding.message) for finding in report.findings]
+
+
+def test_a_check_of_a_recording_has_the_verdict_of_the_recording(tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text(JOB)
+    (tmp_path / "train.py").write_text(SCRIPT)
+    options = CheckOptions(executor="local", until="link", trust_job=True, python=sys.executable, open_deadline=30)
+    first, report = api.check([tmp_path / "run.sh"], options, root=tmp_path)
+    assert len(first.nodes) == 2 and len([fact for fact in first.facts if fact.unavailable is None]) > 10
+    assert any(fact.request.peers for fact in first.facts)
+    (tmp_path / "yesterday.json").write_bytes(save(first))
+    told = (f"recording={tmp_path / 'yesterday.json'}",)
+    again = replace(options, executor="replay", executor_options=told)
+    second, replayed = api.check([tmp_path / "run.sh"], again, root=tmp_path)
+    assert replayed.verdict is report.verdict and replayed.exit_code == report.exit_code
+    assert findings(replayed) == findings(report) == findings(api.judge(tmp_path / "yesterday.json"))
+    then = {fact.request.key: (fact.value, fact.unavailable) for fact in first.facts}
+    now = {fact.request.key: (fact.value, fact.unavailable) for fact in load(save(second)).facts}
+    assert now == then
+    assert second.executor == "replay" and second.origin is not None
+    assert second.origin.because == "--on replay"
+
+
+def opened(recording: Recording = RECORDING) -> ReplayExecutor:
+    return ReplayExecutor(recording, "run.json")
+
+
+def test_facts_are_answered_as_they_were_and_others_are_not_made_up() -> None:
+    async def main() -> None:
+        chosen = opened()
+        gathered = await chosen.gather(Wanted())
+        assert gathered is not None and [node.name for node in gathered.nodes] == ["a", "b", "c"]
+        async with open_fleet(chosen, gathered.nodes) as fleet:
+            a, b, _ = fleet.records
+            assert (a.host, a.python, a.problem) == ("a", "3.11.7", "")
+            assert a.clock_offset_s == pytest.approx(7.5, abs=0.02)
+            assert a.round_trip_s == pytest.approx(0.01, abs=0.02)
+            assert (b.problem, b.problem_kind, b.notes) == (NODES[1].problem, "unreachable", ("all of it",))
+            one, three = fleet.sessions["a"], fleet.sessions["c"]
+            assert await one.ask("probes:size", {"path": "/dev/shm"}) == Done(1, {"bytes": 5})
+            answer = await one.ask("probes:size", {"path": "/"})
+            assert isinstance(answer, Failed) and answer.kind == "blocked"
+            assert answer.reason.startswith("not recorded") and "a for probes:size" in answer.reason
+            answer = await three.ask("probes:size", {"path": "/x"})
+            assert isinstance(answer, Failed)
+            assert (answer.kind, answer.reason, answer.detail, answer.exit_code) == ("denied", "no", "all", 3)
+            # Who listens says so and goes on; requests that differ in nothing but their peers are told apart by them.
+            heard: list[object] = []
+            listening = three.start(Ask(0, "links:listen", {}, 30.0), lambda event: heard.append(event.data))
+            with anyio.fail_after(10):
+                while not heard:
+                    await anyio.sleep(0.02)
+            assert heard == [{"listening": {"port": 4242}}] and listening.answer is None
+            listening.cancel()
+            params = {"port": 1, "listening": {"c": {"port": 4242}}, "unheard": {"d": "it is off"}}
+            answer = await one.ask("links:dial", params)
+            assert isinstance(answer, Done) and answer.value == "to both"
+            answer = await one.ask("links:dial", {**params, "unheard": {}})
+            assert isinstance(answer, Done) and answer.value == "to c"
+
+    anyio.run(main)
+
+
+def test_a_rank_that_was_ended_waits_to_be_ended_and_says_what_it_said() -> None:
+    request = Request("smoke:rank", "a", {"rank": 0, "steps": 3}, group="smoke")
+    fact = FactRecord(request, None, Unavailable("cancelled", "it was cancelled"), 10.0, 20.0)
+    said = EventRecord(request.key, "a", 10.1, "child", {"phase": "join"})
+    judged = EventRecord(request.key, "a", 10.2, "head", {"event": "decided"})
+    recording = replace(RECORDING, facts=(fact,), events=(judged, said))
+
+    async def main() -> None:
+        async with open_fleet(opened(recording), [Node("a", 0)]) as fleet:
+            heard: list[object] = []
+            session = fleet.sessions["a"]
+            params = {"rank": 0, "steps": 9, "run_id": "x", "timeout_s": 3.0}
+            running = session.start(Ask(0, "smoke:rank", params, 60.0), lambda event: heard.append(event.data))
+            with anyio.fail_after(10):
+                while not heard:
+                    await anyio.sleep(0.02)
+            assert running.answer is None
+            running.cancel()
+            answer = await running.result()
+            assert isinstance(answer, Failed) and answer.kind == "cancelled"
+            assert heard == [{"phase": "join"}]
+
+    anyio.run(main)
+
+
+def test_what_the_scheduler_said_then_is_kept() -> None:
+    cluster = Cluster("kubernetes", (ClusterNode("n1", {"cpu": 8.0}),))
+    origin = Origin("hosts", "--hosts a,b,c")
+    gathered = anyio.run(opened(replace(RECORDING, cluster=cluster, origin=origin)).gather, Wanted())
+    assert gathered is not None and gathered.cluster == cluster and gathered.origin == origin
+
+
+def test_a_run_without_nodes_has_its_reason_again() -> None:
+    origin = Origin("executor", "slurm", problem="no node is free", problem_kind="blocked")
+    with pytest.raises(ExecutorError, match="no node is free"):
+        anyio.run(opened(replace(RECORDING, nodes=(), origin=origin)).gather, Wanted())
+    with pytest.raises(ExecutorError, match="holds no nodes"):
+        anyio.run(opened(replace(RECORDING, nodes=())).gather, Wanted())
+
+
+def test_only_nodes_of_the_recording_can_be_named() -> None:
+    gathered = anyio.run(opened().gather, Wanted(named=(Node("c", 0),)))
+    assert gathered is not None and gathered.nodes == (Node("c", 0),)
+    with pytest.raises(UsageError, match=r"z: not in the recording run\.json"):
+        anyio.run(opened().gather, Wanted(named=(Node("z", 0),)))
+
+
+@pytest.mark.parametrize("name", ["-x", "", "a b", "nowhere"])
+def test_a_node_that_is_in_no_recording_is_refused(name: str) -> None:
+    with pytest.raises(ExecutorError):
+        anyio.run(lambda: opened().open(Node(name, 0), deadline_s=1.0, bundle=b""))
+
+
+@pytest.mark.parametrize(
+    ("content", "words"), [(None, "name it with --on-option recording=FILE"), ("{}", "recording="), ("", "recording=")]
+)
+def test_what_is_no_recording_is_a_mistake(tmp_path: Path, content: str | None, words: str) -> None:
+    given = {}
+    if content is not None:
+        (tmp_path / "r.json").write_text(content)
+        given = {"recording": str(tmp_path / "r.json")}
+    with pytest.raises(UsageError, match=words):
+        ReplayExecutor().configured(given)

@@ -1,0 +1,208 @@
+"""Slurm's own daemons on virtual nodes: the suite inside an allocation, and how allocations come and go."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.cluster import Cluster
+from tests.cluster.slurm import Slurm, require_slurm, slurm
+from tests.executors.conformance import Conformance, World, by_python, names
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(scope="module")
+def running(cluster: Cluster) -> Iterator[Slurm]:
+    """Slurm over four nodes; the partition `two` has two of them."""
+    require_slurm()
+    partitions = (
+        "PartitionName=batch Nodes=ALL Default=YES MaxTime=INFINITE State=UP",
+        "PartitionName=two Nodes=node[1-2] MaxTime=60 State=UP",
+    )
+    with slurm(cluster, partitions=partitions) as started:
+        yield started
+
+
+class TestSlurm(Conformance):
+    """Inside an allocation of four nodes."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def world(cls, cluster: Cluster, running: Slurm) -> Iterator[World]:
+        """The head has what a batch script has in its environment, some of it meant for other steps."""
+        with running.allocation("-N4") as job:
+            hostile = {
+                "SLURM_LABELIO": "1",
+                "SLURM_NTASKS_PER_NODE": "8",
+                "SLURM_MEM_PER_CPU": "100",
+                "SLURM_MEM_PER_NODE": "100",
+                "SLURM_NNODES": "4",
+                "SLURM_EXPORT_ENV": "NONE",
+            }
+            environment = {**running.environment(job), **hostile}
+            yield World(
+                cluster,
+                cluster.head,
+                names(cluster.nodes),
+                (),
+                environment,
+                **by_python(cluster.node("node3"), "node3"),
+            )
+
+
+class TestSlurmFromOutside(Conformance):
+    """From a login node, on an allocation that the executor asks for itself."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def world(cls, cluster: Cluster, running: Slurm) -> Iterator[World]:
+        """No job yet."""
+        yield World(
+            cluster,
+            cluster.head,
+            names(cluster.nodes),
+            ("--on", "slurm", "--count", "4"),
+            **by_python(cluster.node("node3"), "node3"),
+        )
+        assert within(5.0, lambda: running.jobs() == [])
+
+
+@contextmanager
+def trial(world: World, what: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A trial under way, ended with the block."""
+    process = world.start(what, *arguments)
+    try:
+        yield process
+    finally:
+        process.kill_session()
+        process.wait(timeout=10)
+
+
+def outside(cluster: Cluster, *arguments: str) -> World:
+    return World(cluster, cluster.head, names(cluster.nodes), ("--on", "slurm", *arguments))
+
+
+def within(seconds: float, condition: object) -> bool:
+    """Whether it holds in time."""
+    assert callable(condition)
+    until = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=lambda n: n.name)
+def test_an_allocation_ends_with_its_head(cluster: Cluster, running: Slurm, number: signal.Signals) -> None:
+    with trial(outside(cluster, "--count", "2"), "train", "--run", "held") as head:
+        assert head.stdout is not None
+        while "training" not in head.stdout.readline():
+            pass
+        assert len(running.jobs()) == 1
+        head.send_signal(number)
+        assert within(5.0, lambda: running.jobs() == [])
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda n: n.name)
+def test_a_request_in_the_queue_ends_with_its_head(cluster: Cluster, running: Slurm, number: signal.Signals) -> None:
+    with running.allocation("-N4", "--exclusive") as job, trial(outside(cluster, "--count", "2"), "look") as head:
+        assert within(10.0, lambda: len(running.jobs()) == 2)
+        head.send_signal(number)
+        assert within(5.0, lambda: running.jobs() == [job])
+
+
+def test_an_allocation_is_for_minutes_even_if_all_who_hold_it_are_killed(cluster: Cluster, running: Slurm) -> None:
+    with trial(outside(cluster, "--count", "2"), "train", "--run", "held") as head:
+        assert head.stdout is not None
+        while "training" not in head.stdout.readline():
+            pass
+        (job,) = running.jobs()
+        assert "TimeLimit=00:06:00" in running.control("show", "job", job)
+
+
+def origin_of(cluster: Cluster, *arguments: str) -> dict[str, str]:
+    said = outside(cluster, *arguments).trial("look")
+    assert not said["records"] or not said["origin"]["problem"]
+    origin: dict[str, str] = said["origin"]
+    return origin
+
+
+def test_when_no_node_is_free_the_request_is_taken_back(cluster: Cluster, running: Slurm) -> None:
+    with running.allocation("-N4", "--exclusive") as job:
+        origin = origin_of(cluster, "--count", "2", "--gather", "2")
+        assert origin["problem_kind"] == "blocked"
+        assert "no nodes were free for `salloc --nodes=2` within 2 s" in origin["problem"]
+        assert running.jobs() == [job]
+
+
+def test_what_slurm_refuses_is_told_in_its_words(cluster: Cluster, running: Slurm) -> None:
+    origin = origin_of(cluster, "--hosts", "nosuch")
+    assert origin["problem_kind"] == "denied"
+    assert (
+        'Slurm refuses `salloc --nodelist=nosuch --nodes=1`: "Job submit/allocate failed: Invalid' in origin["problem"]
+    )
+    assert running.jobs() == []
+
+
+def test_a_running_job_of_ones_own_can_be_named(cluster: Cluster, running: Slurm) -> None:
+    with running.allocation("-N2") as job:
+        said = outside(cluster, "--on-option", f"jobid={job}").trial("look")
+        assert said["nodes"] == ["node1", "node2"] and [r["problem"] for r in said["records"]] == ["", ""]
+        assert said["origin"]["words"] == f"Slurm job {job} (--on-option jobid={job})"
+    origin = origin_of(cluster, "--on-option", f"jobid={job}")
+    assert origin["problem_kind"] == "blocked" and f"Slurm job {job} is not running" in origin["problem"]
+    origin = origin_of(cluster, "--on-option", "jobid=4000000")
+    assert "Invalid job id" in origin["problem"]
+
+
+def problem_of(cluster: Cluster, node: str, *arguments: str) -> tuple[str, str]:
+    """How the only node that is not reached tells it."""
+    said = outside(cluster, *arguments).trial("look", "--deadline", "5")
+    records = {r["node"]["name"]: r for r in said["records"]}
+    assert [name for name, record in records.items() if record["problem"]] == [node], records
+    return records[node]["problem_kind"], records[node]["problem"]
+
+
+def test_a_dead_and_a_frozen_daemon_are_told_apart(cluster: Cluster, running: Slurm) -> None:
+    node = cluster.node("node2")
+    with running.allocation("-N3") as job:
+        with running.slurmd_dead(node):
+            kind, problem = problem_of(cluster, "node2", "--on-option", f"jobid={job}")
+        assert kind in ("timeout", "unreachable") and "slurmd is dead" in problem, problem
+        with running.slurmd_frozen(node):
+            kind, problem = problem_of(cluster, "node2", "--on-option", f"jobid={job}")
+        assert kind == "timeout" and "slurmd there accepts connections" in problem and "is dead" not in problem, problem
+
+
+def test_a_step_whose_program_hangs_is_ended_on_its_node(cluster: Cluster, running: Slurm) -> None:
+    node = cluster.node("node2")
+    hanging = by_python(node, "node2")["silent"]
+    with running.allocation("-N2") as job, hanging():
+        kind, problem = problem_of(cluster, "node2", "--on-option", f"jobid={job}")
+        assert kind == "timeout" and "waiting for srun to start a step" in problem
+        assert within(5.0, lambda: not node.run(["pgrep", "-f", "sleep 600"]).stdout), "it sleeps on"
+
+
+def test_a_drained_node_of_the_allocation_is_reached_and_said(cluster: Cluster, running: Slurm) -> None:
+    with running.allocation("-N2") as job, running.drained(cluster.node("node1")):
+        said = outside(cluster, "--on-option", f"jobid={job}").trial("look")
+    assert [r["problem"] for r in said["records"]] == ["", ""]
+    assert said["origin"]["notes"] == ["drained: node1 (MIXED+DRAIN: bad cable)"]
+
+
+def test_a_job_that_ends_under_way_is_named(cluster: Cluster, running: Slurm) -> None:
+    with running.allocation("-N2") as job:
+        with trial(outside(cluster, "--on-option", f"jobid={job}"), "train", "--run", "cut") as head:
+            assert head.stdout is not None
+            lines = [head.stdout.readline() for _ in range(3)]
+            assert sum("training" in line for line in lines) == 2, lines
+            cluster.head.must(["scancel", job])
+            answer = head.stdout.readline()
+        assert "kind='unreachable'" in answer and "was lost" in answer

@@ -1,0 +1,29 @@
+"""Virtual nodes for the fault matrix, and heads on which preflight need not be imported for every row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.cluster import Cluster
+from tests.cluster.fixtures import cluster, gpu_cluster
+from tests.end_to_end.running import ROOT, THIS_CHECKOUT
+from tests.end_to_end.warm import WarmHead
+
+__all__ = ["cluster", "gpu_cluster", "head_of"]
+
+
+@pytest.fixture(scope="module")
+def head_of() -> Iterator[Callable[[Cluster], WarmHead]]:
+    """The head of a cluster, started when it is asked for first."""
+    heads: dict[int, WarmHead] = {}
+
+    def found(chosen: Cluster) -> WarmHead:
+        if chosen.head.pid not in heads or heads[chosen.head.pid].closed:
+            heads[chosen.head.pid] = WarmHead(chosen, ROOT, THIS_CHECKOUT)
+        return heads[chosen.head.pid]
+
+    yield found
+    for head in heads.values():
+        head.close()

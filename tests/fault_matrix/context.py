@@ -1,0 +1,513 @@
+"""What ranks would start with: variables, interpreters, packages, copies of the job's files, and what was left over."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from pathlib import Path
+
+from tests.cluster import Cluster, Node, faults
+from tests.cluster.faults import context as ranks
+from tests.end_to_end.running import JOB, SCRIPT
+
+from .fault import GPU_SCRIPT, Fault
+
+__all__ = ["FAULTS"]
+
+
+def _others(cluster: Cluster, name: str) -> list[Node]:
+    return [node for node in cluster.nodes if node.name != name]
+
+
+def _old_python_on_node2(cluster: Cluster) -> AbstractContextManager[object]:
+    stack = ExitStack()
+    stack.enter_context(ranks.python_on(_others(cluster, "node2")))
+    stack.enter_context(ranks.python_on([cluster.node("node2")], ranks.old_python()))
+    return stack
+
+
+_HOSTS = "".join(f"node{index} slots=1\n" for index in range(1, 5))
+#: Ranks that DeepSpeed starts through Open MPI, whose daemon ssh starts on the other nodes.
+_OVER_MPI = """\
+deepspeed --hostfile hostfile --launcher openmpi --master_addr node1 train.py --data-path /srv/data/shards
+"""
+_MPIRUN = """\
+export GLOO_SOCKET_IFNAME=eth0
+mpirun --allow-run-as-root -np 4 -H node1,node2,node3,node4 -x GLOO_SOCKET_IFNAME \\
+    --mca btl_tcp_if_include eth0 python train.py --data-path /srv/data/shards
+"""
+
+
+def _in_an_allocation_without_a_login(cluster: Cluster) -> ExitStack:
+    """A batch job runs on the first node, and node3 lets nobody in who comes from there."""
+    stack = ExitStack()
+    stack.enter_context(ranks.login_refused(cluster.node("node3"), cluster.node("node1")))
+    stack.enter_context(ranks.session_variables(*_others(cluster, "node3"), SLURM_JOB_ID="7"))
+    return stack
+
+
+_ENDPOINTS = "--servers=node1:6170,node2:6170 --workers=node3:6171,node4:6171"
+_SERVERS = f"python -m paddle.distributed.launch {_ENDPOINTS} train.py --data-path /srv/data/shards\n"
+_SERVER_SCRIPT = """\
+import paddle.distributed.fleet as fleet
+
+fleet.init()
+if fleet.is_server():
+    fleet.init_server()
+    fleet.run_server()
+else:
+    fleet.init_worker()
+    fleet.stop_worker()
+"""
+
+_PS_LISTS = {
+    "PADDLE_PSERVERS_IP_PORT_LIST": "10.77.0.1:6170,10.77.0.2:6170",
+    "PADDLE_TRAINER_ENDPOINTS": "10.77.0.3:6171,10.77.0.4:6171",
+    "PADDLE_TRAINERS_NUM": "2",
+}
+#: A job that learns everything from the environment of the node that it is started on.
+_FROM_ENVIRONMENT = "TRAINING_ROLE=$TRAINING_ROLE python train.py --data-path /srv/data/shards\n"
+
+
+def _roles(cluster: Cluster, odd: str = "", **changed: str) -> ExitStack:
+    """node1 and node2 are servers and the others trainers, by their own environment; `odd` has something else."""
+    stack = ExitStack()
+    for index, node in enumerate(cluster.nodes):
+        role = {"TRAINING_ROLE": "PSERVER", "PADDLE_PORT": "6170"}
+        if index >= 2:
+            role = {"TRAINING_ROLE": "TRAINER", "PADDLE_TRAINER_ID": str(index - 2)}
+        held = {**_PS_LISTS, **role, "POD_IP": node.data_address, **(changed if node.name == odd else {})}
+        stack.enter_context(ranks.session_variables(node, **held))
+    return stack
+
+
+_ALIASES = "--servers=ps-a:6170,ps-b:6172 --workers=node3:6171,node4:6171"
+
+
+def _two_names_of_node1(cluster: Cluster) -> ExitStack:
+    """ps-a and ps-b both are node1, on every node."""
+    stack = ExitStack()
+    for node in cluster.nodes:
+        for name in ("ps-a", "ps-b"):
+            stack.enter_context(faults.hosts_entry(node, name, cluster.node("node1").data_address))
+    return stack
+
+
+_LARGE_TABLE_SCRIPT = """\
+import paddle
+import paddle.distributed.fleet as fleet
+import paddle.fluid as fluid
+
+paddle.enable_static()
+fleet.init()
+words = fluid.data("words", [None, 1], dtype="int64")
+fluid.layers.embedding(words, size=[40000000000, 64], is_sparse=True)
+fluid.optimizer.Adam(0.001).minimize(words)
+if fleet.is_server():
+    fleet.init_server()
+    fleet.run_server()
+else:
+    fleet.init_worker()
+    fleet.stop_worker()
+"""
+
+_TF_SCRIPT = """\
+import tensorflow as tf
+
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+"""
+
+
+def _tf_configs(cluster: Cluster, *numbers: int) -> ExitStack:
+    """Every node is a worker of one cluster, with these numbers, by its own environment."""
+    stack = ExitStack()
+    hosts = [f"{node.name}:12345" for node in cluster.nodes]
+    for node, number in zip(cluster.nodes, numbers, strict=True):
+        told = {"cluster": {"worker": hosts}, "task": {"type": "worker", "index": number}}
+        # sshd takes no quotes inside of its own; JSON's are put in by the shell of the session.
+        stack.enter_context(ranks.home_file(node, ".bashrc", f"export TF_CONFIG='{json.dumps(told)}'\n"))
+    return stack
+
+
+def _in_place(cluster: Cluster, odd: str) -> ExitStack:
+    """A package is installed in place everywhere, on `odd` at another commit."""
+    stack = ExitStack()
+    for node in cluster.nodes:
+        commit = ("b" if node.name == odd else "a") * 40
+        stack.enter_context(ranks.extra_distribution(node, "megatron_lm", "1.0", commit=commit))
+    return stack
+
+
+_FOLDER = "/srv/job"
+_BATCH = {
+    "train_batch_size": 16,
+    "train_micro_batch_size_per_gpu": 4,
+    "gradient_accumulation_steps": 1,
+    "optimizer": {"type": "AdamW", "params": {"lr": 3e-5}},
+}
+_BATCH_JOB = JOB.replace("train.py", "train.py --deepspeed --deepspeed_config ds_config.json")
+_BATCH_SCRIPT = SCRIPT + "\nimport deepspeed\n\ndeepspeed.initialize()\n"
+
+
+def _copies(cluster: Cluster, files: Mapping[str, str], odd: str, name: str, text: str | None) -> ExitStack:
+    """Every node holds these files, but node `odd` has `text` for `name`, or lacks it."""
+    stack = ExitStack()
+    stack.enter_context(ranks.made_folder(_others(cluster, odd), _FOLDER, files))
+    held = {key: value for key, value in files.items() if key != name}
+    if text is not None:
+        held[name] = text
+    stack.enter_context(ranks.made_folder([cluster.node(odd)], _FOLDER, held))
+    return stack
+
+
+FAULTS = (
+    Fault(
+        "variable-differs-in-sessions-of-one-node",
+        lambda cluster: ranks.session_variables(cluster.node("node3"), NCCL_ALGO="Tree"),
+        "ENV020",
+        ("node3",),
+        script=GPU_SCRIPT,
+        gpus=True,
+        words=("NCCL_ALGO", "Tree"),
+        # The stand-in torch of these nodes was built without CUDA.
+        follows=("VER001",),
+    ),
+    Fault(
+        "variable-in-one-node's-nccl.conf",
+        lambda cluster: ranks.nccl_conf(cluster.node("node2"), "# tuned\nNCCL_IB_DISABLE=1\n"),
+        "ENV020",
+        ("node2",),
+        script=GPU_SCRIPT,
+        gpus=True,
+        words=("NCCL_IB_DISABLE", "/etc/nccl.conf"),
+        follows=("VER001",),
+    ),
+    Fault(
+        "two-nodes-take-one-rank",
+        lambda cluster: ranks.session_variables(cluster.node("node2"), cluster.node("node3"), NODE_RANK="1"),
+        "ENV021",
+        ("node2", "node3"),
+        words=("NODE_RANK",),
+    ),
+    Fault(
+        "interpreter-absent-on-a-node",
+        lambda cluster: ranks.python_on(_others(cluster, "node3")),
+        "CTX001",
+        ("node3",),
+        options=("--python", ranks.PYTHON),
+        words=(ranks.PYTHON, "No such file"),
+    ),
+    Fault(
+        "interpreter-too-old-on-a-node",
+        _old_python_on_node2,
+        "CTX001",
+        ("node2",),
+        options=("--python", ranks.PYTHON),
+        words=("older than Python 3.8",),
+    ),
+    Fault(
+        "working-directory-absent-on-a-node",
+        lambda cluster: ranks.made_folder(_others(cluster, "node4"), "/srv/job"),
+        "CTX001",
+        ("node4",),
+        options=("--directory", "/srv/job"),
+        words=("/srv/job",),
+    ),
+    Fault(
+        "framework-of-another-version",
+        lambda cluster: ranks.other_version(cluster.node("node3"), "torch", "2.3.0"),
+        "VER003",
+        ("node3",),
+        words=("2.3.0",),
+    ),
+    Fault(
+        "library-on-one-node-alone",
+        lambda cluster: ranks.extra_distribution(cluster.node("node2"), "protobuf", "3.20.3"),
+        "PKG001",
+        ("node2",),
+        severity="warning",
+        verdict="go",
+        words=("protobuf", "3.20.3"),
+    ),
+    Fault(
+        "stale-training-script-on-a-node",
+        lambda cluster: _copies(
+            cluster, {"run.sh": JOB, "train.py": SCRIPT}, "node3", "train.py", SCRIPT.replace("gloo", "mpi")
+        ),
+        "CPY001",
+        ("node3",),
+        options=("--directory", _FOLDER),
+        words=("train.py", "another one"),
+    ),
+    Fault(
+        "training-script-missing-on-a-node",
+        lambda cluster: _copies(cluster, {"run.sh": JOB, "train.py": SCRIPT}, "node4", "train.py", None),
+        "CPY001",
+        ("node4",),
+        options=("--directory", _FOLDER),
+        words=("is missing",),
+    ),
+    Fault(
+        "batch-size-in-one-node's-configuration",
+        lambda cluster: _copies(
+            cluster,
+            {"run.sh": _BATCH_JOB, "train.py": _BATCH_SCRIPT, "ds_config.json": json.dumps(_BATCH)},
+            "node2",
+            "ds_config.json",
+            json.dumps({**_BATCH, "train_micro_batch_size_per_gpu": 8}),
+        ),
+        "BAT030",
+        ("node2",),
+        job=_BATCH_JOB,
+        script=_BATCH_SCRIPT,
+        files={"ds_config.json": json.dumps(_BATCH)},
+        options=("--directory", _FOLDER),
+        words=("train_micro_batch_size_per_gpu", "8 x 1 x 4 = 32"),
+    ),
+    Fault(
+        "stale-module-beside-the-training-script",
+        lambda cluster: _copies(
+            cluster,
+            {"run.sh": JOB, "train.py": SCRIPT, "model/attention.py": "heads = 8\n"},
+            "node3",
+            "model/attention.py",
+            "heads = 16\n",
+        ),
+        "CPY002",
+        ("node3",),
+        severity="warning",
+        verdict="go",
+        options=("--directory", _FOLDER),
+        words=("model/attention.py",),
+    ),
+    Fault(
+        "launcher-absent-on-a-node",
+        lambda cluster: faults.missing_file(cluster.node("node3"), str(Path(sys.executable).with_name("torchrun"))),
+        "RMT002",
+        ("node3",),
+        words=("torchrun",),
+    ),
+    Fault(
+        "daemon-of-open-mpi-absent-on-a-node",
+        lambda cluster: faults.missing_file(cluster.node("node2"), "/usr/bin/orted"),
+        "RMT002",
+        ("node2",),
+        job=_MPIRUN,
+        words=("orted",),
+    ),
+    Fault(
+        "no-login-between-two-nodes",
+        lambda cluster: ranks.login_refused(cluster.node("node3"), cluster.node("node1")),
+        "RMT001",
+        ("node3",),
+        severity="warning",
+        verdict="go",
+        job=_MPIRUN,
+        words=("Permission denied", "Started from another machine"),
+    ),
+    Fault(
+        "no-login-from-the-node-of-the-batch-script",
+        _in_an_allocation_without_a_login,
+        "RMT001",
+        ("node3",),
+        job=_OVER_MPI,
+        files={"hostfile": _HOSTS},
+        words=("Permission denied", "authorized_keys"),
+    ),
+    Fault(
+        "variable-that-the-launcher-leaves-behind",
+        lambda cluster: ranks.session_variables(*_others(cluster, "node4"), GLOO_SOCKET_IFNAME="eth0"),
+        "RMT003",
+        ("node4",),
+        severity="warning",
+        verdict="go",
+        job=f"export GLOO_SOCKET_IFNAME=eth0\n{_OVER_MPI}",
+        files={"hostfile": _HOSTS},
+        words=("GLOO_SOCKET_IFNAME", ".deepspeed_env"),
+    ),
+    Fault(
+        "trainer-left-over",
+        lambda cluster: ranks.left_over(cluster.node("node2")),
+        "LFT001",
+        ("node2",),
+        severity="warning",
+        verdict="go",
+        words=("train.py", "kill"),
+    ),
+    Fault(
+        "parameter-server-left-over-on-its-port",
+        lambda cluster: ranks.left_over(cluster.node("node2"), port=6170, role="PSERVER"),
+        "PRT011",
+        ("node2",),
+        job=_SERVERS,
+        script=_SERVER_SCRIPT,
+        words=("6170", "train.py"),
+    ),
+    Fault(
+        "parameter-server-left-over",
+        lambda cluster: ranks.left_over(cluster.node("node4"), port=7170, role="PSERVER"),
+        "LFT001",
+        ("node4",),
+        severity="warning",
+        verdict="go",
+        job=_SERVERS,
+        script=_SERVER_SCRIPT,
+        words=("serve train.py",),
+    ),
+    Fault(
+        "rank-of-an-earlier-run-stopped",
+        lambda cluster: ranks.left_over(cluster.node("node3"), stopped=True),
+        "LFT002",
+        ("node3",),
+        severity="warning",
+        verdict="go",
+        words=("stopped", "kill -CONT"),
+    ),
+    Fault(
+        "shared-memory-left-over",
+        lambda cluster: ranks.left_over_segment(cluster.node("node1"), 300 * 2**20),
+        "LFT003",
+        ("node1",),
+        severity="warning",
+        verdict="go",
+        words=("torch", "300 MiB"),
+    ),
+    Fault(
+        "lock-of-an-extension-left-over",
+        lambda cluster: ranks.left_over_lock(cluster.node("node4")),
+        "LFT004",
+        ("node4",),
+        severity="warning",
+        script=GPU_SCRIPT,
+        gpus=True,
+        words=("fused_adam/lock", "2 h old"),
+        follows=("VER001",),
+    ),
+    Fault(
+        "server-list-in-another-order-on-a-node",
+        lambda cluster: _roles(cluster, "node4", PADDLE_PSERVERS_IP_PORT_LIST="10.77.0.2:6170,10.77.0.1:6170"),
+        "ENV020",
+        ("node4",),
+        job=_FROM_ENVIRONMENT,
+        script=_SERVER_SCRIPT,
+        words=("PADDLE_PSERVERS_IP_PORT_LIST", "two places"),
+    ),
+    Fault(
+        "server-that-the-list-does-not-hold",
+        lambda cluster: _roles(cluster, "node2", PADDLE_PORT="6190"),
+        "ENV022",
+        ("node2",),
+        job=_FROM_ENVIRONMENT,
+        script=_SERVER_SCRIPT,
+        words=("10.77.0.2:6190",),
+    ),
+    Fault(
+        "one-number-for-two-trainers",
+        lambda cluster: _roles(cluster, "node4", PADDLE_TRAINER_ID="0"),
+        "ENV022",
+        ("node3", "node4"),
+        job=_FROM_ENVIRONMENT,
+        script=_SERVER_SCRIPT,
+        words=("PADDLE_TRAINER_ID",),
+    ),
+    Fault(
+        "library-path-of-one-node",
+        lambda cluster: ranks.session_variables(cluster.node("node2"), LD_LIBRARY_PATH="/srv/other/lib"),
+        "ENV024",
+        ("node2",),
+        severity="warning",
+        verdict="go",
+        words=("/srv/other/lib",),
+    ),
+    Fault(
+        "blanks-in-nccl.conf",
+        lambda cluster: ranks.nccl_conf(cluster.node("node3"), "NCCL_IB_HCA = mlx5_0\n"),
+        "ENV025",
+        ("node3",),
+        severity="warning",
+        script=GPU_SCRIPT,
+        gpus=True,
+        words=("NCCL_IB_HCA",),
+        follows=("VER001",),
+    ),
+    Fault(
+        "all-servers-on-one-node-under-two-names",
+        _two_names_of_node1,
+        "PLC001",
+        ("node1",),
+        severity="warning",
+        verdict="go",
+        job=_SERVERS.replace(_ENDPOINTS, _ALIASES),
+        script=_SERVER_SCRIPT,
+        words=("ps-a:6170, ps-b:6172",),
+    ),
+    Fault(
+        "tables-larger-than-the-servers'-nodes",
+        lambda cluster: nullcontext(),
+        "PLC003",
+        ("node1", "node2"),
+        job=_SERVERS,
+        script=_LARGE_TABLE_SCRIPT,
+        words=("TiB", "2 further values"),
+    ),
+    Fault(
+        "server-on-an-ephemeral-port",
+        lambda cluster: nullcontext(),
+        "PLC006",
+        ("node1",),
+        severity="info",
+        verdict="go",
+        job=_SERVERS.replace("node1:6170", "node1:36001"),
+        script=_SERVER_SCRIPT,
+        words=("36001", "ip_local_reserved_ports"),
+    ),
+    Fault(
+        "source-tree-of-another-commit",
+        lambda cluster: _in_place(cluster, "node4"),
+        "PKG003",
+        ("node4",),
+        severity="warning",
+        verdict="go",
+        words=("megatron-lm", "bbbbbbbbbbbb"),
+    ),
+    Fault(
+        "one-task-of-tensorflow-twice",
+        lambda cluster: _tf_configs(cluster, 0, 1, 1, 3),
+        "ENV023",
+        ("node2", "node3"),
+        job="TF_CONFIG=$TF_CONFIG python train.py\n",
+        script=_TF_SCRIPT,
+        words=("worker 1",),
+    ),
+    Fault(
+        "more-servers-and-trainers-than-cores",
+        lambda cluster: faults.cpu_set(cluster.node("node1"), "0"),
+        "PLC004",
+        ("node1",),
+        severity="warning",
+        verdict="go",
+        job=_SERVERS.replace("node3:6171", "node1:6171"),
+        script=_SERVER_SCRIPT,
+        words=("1 cores", "2 servers and trainers"),
+    ),
+    Fault(
+        "stale-hostfile-where-the-launcher-starts",
+        lambda cluster: _copies(
+            cluster,
+            {"run.sh": _OVER_MPI, "train.py": SCRIPT, "hostfile": _HOSTS},
+            "node1",
+            "hostfile",
+            _HOSTS.replace("node4 slots=1\n", ""),
+        ),
+        "CPY001",
+        ("node1",),
+        severity="warning",
+        verdict="go",
+        job=_OVER_MPI,
+        files={"hostfile": _HOSTS},
+        options=("--directory", _FOLDER),
+        words=("hostfile", "linted"),
+    ),
+)

@@ -1,0 +1,231 @@
+"""Ways between nodes that are closed, one-way, too narrow, or lead nowhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+from tests.cluster import Cluster, faults
+from tests.end_to_end.running import reached_over_management
+
+from .fault import GPU_SCRIPT, Fault
+
+__all__ = ["FAULTS"]
+
+
+def apart(
+    inject: Callable[[Cluster], AbstractContextManager[object]],
+) -> Callable[[Cluster], AbstractContextManager[object]]:
+    """A fault of the data network, where nodes are reached over the other one."""
+
+    @contextmanager
+    def both(cluster: Cluster) -> Iterator[None]:
+        with reached_over_management(cluster), inject(cluster):
+            yield
+
+    return both
+
+
+@contextmanager
+def _two_shut(cluster: Cluster) -> Iterator[None]:
+    with faults.only_ports(cluster.node("node2"), [22]), faults.only_ports(cluster.node("node3"), [22]):
+        yield
+
+
+FAULTS = (
+    Fault(
+        "master-port-dropped",
+        lambda cluster: faults.drop_port(cluster.node("node1"), 29500),
+        "LNK001",
+        ("node1",),
+        stage="link",
+        words=("29500", "filtered", "nft list ruleset"),
+    ),
+    Fault(
+        "master-port-rejected",
+        lambda cluster: faults.reject_port(cluster.node("node1"), 29500),
+        "LNK001",
+        ("node1",),
+        stage="link",
+        words=("29500", "are refused"),
+    ),
+    Fault(
+        "master-port-dropped-from-one-node",
+        lambda cluster: faults.drop_port(cluster.node("node1"), 29500, source=cluster.node("node3")),
+        "LNK001",
+        ("node1", "node3"),
+        stage="link",
+        words=("node3 cannot reach node1", "29500", "filtered"),
+    ),
+    Fault(
+        "master-port-rejected-from-one-node",
+        lambda cluster: faults.reject_port(cluster.node("node1"), 29500, source=cluster.node("node4")),
+        "LNK001",
+        ("node1", "node4"),
+        stage="link",
+        words=("node4 cannot reach node1", "are refused"),
+    ),
+    Fault(
+        "master-port-dropped-on-the-way-out",
+        lambda cluster: faults.drop_port(cluster.node("node2"), 29500, direction="out"),
+        "LNK001",
+        ("node1", "node2"),
+        stage="link",
+        words=("node2 cannot reach node1", "filtered"),
+    ),
+    Fault(
+        "only-port-22-open",
+        lambda cluster: faults.only_ports(cluster.node("node3"), [22]),
+        "LNK001",
+        ("node3",),
+        stage="link",
+        words=("node3 cannot be reached by anybody", "ephemeral", "filtered"),
+    ),
+    Fault(
+        "one-way-block",
+        lambda cluster: faults.drop_between(cluster.node("node3"), cluster.node("node2")),
+        "LNK001",
+        ("node2", "node3"),
+        stage="link",
+        words=("node3 cannot reach node2", "from node3 to node2"),
+    ),
+    Fault(
+        "one-direction-loses-everything",
+        lambda cluster: faults.lose_everything(cluster.node("node3"), cluster.node("node2")),
+        "LNK001",
+        ("node2", "node3"),
+        stage="link",
+        words=("cannot reach each other", "it is what node3 sends to node2 that is lost"),
+    ),
+    Fault(
+        "several-nodes-let-only-ssh-in",
+        _two_shut,
+        "LNK001",
+        ("node2", "node3"),
+        stage="link",
+        words=("node2, node3 cannot be reached by anybody",),
+    ),
+    Fault(
+        "mtu-black-hole",
+        apart(lambda cluster: faults.mtu_black_hole(cluster.node("node4"))),
+        "LNK002",
+        ("node4",),
+        stage="link",
+        words=("above 1400 bytes", "MTU 9000"),
+    ),
+    Fault(
+        "data-network-down-on-one-node",
+        apart(lambda cluster: faults.link_down(cluster.node("node3"), "eth0")),
+        "NIC001",
+        ("node3",),
+        words=("down",),
+    ),
+    Fault(
+        "cable-out",
+        apart(lambda cluster: faults.unplugged(cluster.node("node3"), "eth0")),
+        "NIC001",
+        ("node3",),
+        words=("no carrier",),
+    ),
+    Fault(
+        "port-in-another-vlan",
+        apart(lambda cluster: faults.off_the_switch(cluster.node("node3"))),
+        "LNK001",
+        ("node3",),
+        stage="link",
+        words=("node3 neither reaches anybody nor can be reached",),
+    ),
+    Fault(
+        "master-name-missing-on-one-node",
+        lambda cluster: faults.hosts_missing(cluster.node("node3"), "node1"),
+        "NAM002",
+        ("node3",),
+        stage="link",
+        words=("does not resolve",),
+    ),
+    Fault(
+        "master-name-leads-to-loopback-on-one-node",
+        lambda cluster: faults.hosts_entry(cluster.node("node3"), "node1", "127.0.1.1"),
+        "NAM002",
+        ("node3",),
+        stage="link",
+        words=("would dial itself",),
+    ),
+    Fault(
+        "data-network-routed-over-management",
+        lambda cluster: faults.routed_over_management(cluster.node("node3")),
+        "LNK008",
+        ("node3",),
+        severity="info",
+        verdict="go",
+        stage="link",
+        words=("come from 10.78.0.3 (eth1)", "10.77.0.3 (eth0)"),
+    ),
+    Fault(
+        "address-held-twice",
+        apart(lambda cluster: faults.duplicate_address(cluster.node("node3"))),
+        "LNK007",
+        ("node3",),
+        stage="link",
+        words=("answers for 10.77.0.3", "ip neigh flush"),
+    ),
+    Fault(
+        "rate-limit",
+        lambda cluster: faults.slow_link(cluster.node("node3"), 20),
+        "LNK003",
+        ("node3",),
+        stage="link",
+        words=("Mbit/s at most from node3", "measured twice", "load average", "congestion control"),
+    ),
+    Fault(
+        "packet-loss",
+        apart(lambda cluster: faults.packet_loss(cluster.node("node2"), 5)),
+        "LNK005",
+        ("node2",),
+        severity="warning",
+        verdict="go",
+        stage="link",
+        words=("were lost to node2", "ethtool -S"),
+    ),
+    Fault(
+        "twenty-milliseconds-away",
+        apart(lambda cluster: faults.delayed(cluster.node("node3"), 20)),
+        "LNK004",
+        ("node3",),
+        severity="warning",
+        verdict="go",
+        stage="link",
+        words=("round trips to and from node3 take at least 40",),
+    ),
+    Fault(
+        "unsteady-link",
+        apart(lambda cluster: faults.delayed(cluster.node("node3"), 10, jitter=10)),
+        "LNK004",
+        ("node3",),
+        severity="warning",
+        verdict="go",
+        stage="link",
+        words=("node3", "measured twice"),
+    ),
+    Fault(
+        "one-node-with-large-frames",
+        lambda cluster: faults.interface_mtu(cluster.node("node2"), "eth0", 9000),
+        "LNK006",
+        ("node2",),
+        severity="warning",
+        verdict="go",
+        stage="link",
+        words=("8972 bytes", "node2 eth0 has MTU 9000", "node1 eth0 has MTU 1500"),
+    ),
+    Fault(
+        "one-node-with-large-frames-where-rdma-may-be-used",
+        lambda cluster: faults.interface_mtu(cluster.node("node2"), "eth0", 9000),
+        "LNK006",
+        ("node2",),
+        stage="link",
+        script=GPU_SCRIPT,
+        gpus=True,
+        # The torch of the machine that runs the tests is built without CUDA.
+        follows=("VER001",),
+    ),
+)

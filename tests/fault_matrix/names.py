@@ -1,0 +1,228 @@
+"""Names that mean the wrong thing or nothing on one node, proxies in the way, and a kernel without room."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+
+from tests.cluster import Cluster, faults
+
+from .fault import Fault
+from .nics import UNFILTERED
+
+__all__ = ["FAULTS"]
+
+C10D = """\
+#!/usr/bin/env bash
+export GLOO_SOCKET_IFNAME=eth0
+torchrun --nnodes=4 --nproc_per_node=1 --rdzv_backend=c10d --rdzv_id=7 --rdzv_endpoint=10.77.0.1:29400 \\
+    train.py --data-path /srv/data/shards
+"""
+PADDLE = """\
+#!/usr/bin/env bash
+export GLOO_SOCKET_IFNAME=eth0
+python -m paddle.distributed.launch --nnodes=4 --nproc_per_node=1 --master=node1:6070 train.py
+"""
+TENSORFLOW = """\
+#!/usr/bin/env bash
+export TF_CONFIG='{"cluster": {"worker": ["node1:2222", "node2:2222", "node3:2222", "node4:2222"]}, \\
+"task": {"type": "worker", "index": 0}}'
+python train.py --data-path /srv/data/shards
+"""
+KERAS = """\
+import argparse
+
+import tensorflow as tf
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--data-path")
+parser.parse_args()
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+"""
+
+
+def kernel_says(name: str, path: str, text: str) -> Callable[[Cluster], AbstractContextManager[object]]:
+    """A file of /proc/sys/net on one node."""
+    return lambda cluster: faults.kernel_file(cluster.node(name), f"/proc/sys/net/{path}", f"{text}\n")
+
+
+@contextmanager
+def stale_own_name(cluster: Cluster) -> Iterator[None]:
+    """The own name of one node leads to an address it had before."""
+    with faults.hosts_entry(cluster.node("node4"), "node4", "10.77.200.4"):
+        yield
+
+
+@contextmanager
+def calls_itself_localhost(cluster: Cluster) -> Iterator[None]:
+    """/etc/hosts of one node has the own name behind localhost, as some installers write it."""
+    node = cluster.node("node1")
+    lines = [line for line in node.read_text("/etc/hosts").splitlines() if line.split()[1:2] != ["node1"]]
+    with faults.own_file(node, "/etc/hosts", "127.0.0.1 localhost node1\n" + "\n".join(lines[1:]) + "\n"):
+        yield
+
+
+@contextmanager
+def slow_names(cluster: Cluster) -> Iterator[None]:
+    """A name server that does not answer is asked before /etc/hosts; after two seconds that one answers."""
+    node = cluster.node("node4")
+    with (
+        faults.own_file(node, "/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: dns files\n"),
+        faults.own_file(node, "/etc/resolv.conf", "nameserver 10.77.250.250\noptions timeout:2 attempts:1\n"),
+    ):
+        yield
+
+
+@contextmanager
+def silent_name_server(cluster: Cluster) -> Iterator[None]:
+    """The master's name is in no file, and the name server does not answer."""
+    node = cluster.node("node3")
+    with (
+        faults.hosts_missing(node, "node1"),
+        faults.own_file(node, "/etc/resolv.conf", "nameserver 10.77.250.250\noptions timeout:5 attempts:2\n"),
+    ):
+        yield
+
+
+FAULTS = (
+    Fault(
+        "own-name-leads-to-loopback",
+        lambda cluster: faults.hosts_entry(cluster.node("node2"), "node2", "127.0.1.1"),
+        "NAM001",
+        ("node2",),
+        words=("127.0.1.1",),
+        job=UNFILTERED,
+    ),
+    Fault(
+        "own-name-leads-to-an-old-address",
+        stale_own_name,
+        "NAM001",
+        ("node4",),
+        words=("10.77.200.4", "not an address of this node"),
+        job=UNFILTERED,
+    ),
+    Fault(
+        "master-name-missing",
+        lambda cluster: faults.hosts_missing(cluster.node("node3"), "node1"),
+        "NAM002",
+        ("node3",),
+        words=("does not resolve",),
+    ),
+    Fault(
+        "master-name-leads-to-loopback",
+        lambda cluster: faults.hosts_entry(cluster.node("node4"), "node1", "127.0.0.1"),
+        "NAM002",
+        ("node4",),
+        words=("would dial itself",),
+    ),
+    Fault(
+        "master-name-leads-to-another-node",
+        lambda cluster: faults.hosts_entry(cluster.node("node2"), "node1", "10.77.0.3"),
+        "NAM002",
+        ("node2",),
+        words=("an address of node3",),
+    ),
+    Fault("name-server-silent", silent_name_server, "NAM002", ("node3",), words=("no answer",)),
+    Fault(
+        "master-name-of-another-family",
+        lambda cluster: faults.hosts_entry(cluster.node("node3"), "node1", "2001:db8::1"),
+        "NAM007",
+        ("node3",),
+        words=("2001:db8::1", "IPv4 only"),
+    ),
+    Fault(
+        "own-name-leads-to-loopback-under-paddle",
+        lambda cluster: faults.hosts_entry(cluster.node("node2"), "node2", "127.0.1.1"),
+        "NAM001",
+        ("node2",),
+        words=("--host",),
+        job=PADDLE,
+        script="import paddle\n\npaddle.distributed.init_parallel_env()\n",
+        options=("--ignore", "VER"),  # the nodes have no Paddle
+    ),
+    Fault(
+        "two-names-of-one-machine",
+        lambda cluster: ExitStack(),
+        "NAM004",
+        ("node2", "node2-mgmt"),
+        words=("one machine, node2",),
+        options=("--hosts", "node1,node2,node3,node2-mgmt"),
+    ),
+    Fault(
+        "names-wait-for-a-dead-server",
+        slow_names,
+        "NAM006",
+        ("node4",),
+        severity="warning",
+        verdict="go",
+        words=("/etc/resolv.conf",),
+    ),
+    Fault(
+        "hosts-file-differs",
+        lambda cluster: faults.hosts_entry(cluster.node("node3"), "node2", "10.77.99.2"),
+        "NAM003",
+        ("node3",),
+        severity="warning",
+        verdict="go",
+        words=("10.77.99.2", "/etc/hosts"),
+    ),
+    Fault(
+        "torchrun-calls-its-master-localhost",
+        calls_itself_localhost,
+        "NAM005",
+        ("node1",),
+        stage="link",
+        words=("localhost", "--local-addr"),
+        job=C10D,
+    ),
+    Fault(
+        "torchrun-master-name-unknown-to-a-peer",
+        lambda cluster: faults.hosts_missing(cluster.node("node4"), "node1"),
+        "NAM005",
+        ("node4",),
+        stage="link",
+        words=("node1",),
+        job=C10D,
+    ),
+    Fault(
+        "proxy-on-one-node",
+        lambda cluster: faults.session_variables(cluster.node("node3"), https_proxy="http://10.77.250.1:3128"),
+        "PRX001",
+        ("node3",),
+        words=("https_proxy=http://10.77.250.1:3128", "no_proxy"),
+        job=TENSORFLOW,
+        script=KERAS,
+    ),
+    Fault(
+        "no-local-ports",
+        kernel_says("node2", "ipv4/ip_local_port_range", "50000 50000"),
+        "NET001",
+        ("node2",),
+        words=("1 local ports", "ip_local_port_range"),
+    ),
+    Fault(
+        "few-local-ports",
+        kernel_says("node2", "ipv4/ip_local_port_range", "50000 50031"),
+        "NET001",
+        ("node2",),
+        severity="warning",
+        verdict="go",
+        words=("32 local ports",),
+    ),
+    Fault(
+        "connection-tracking-full",
+        kernel_says("node4", "netfilter/nf_conntrack_count", "99999999"),
+        "NET003",
+        ("node4",),
+        words=("full on node4",),
+    ),
+    Fault(
+        "listen-backlog-of-two",
+        kernel_says("node1", "core/somaxconn", "2"),
+        "NET005",
+        ("node1",),
+        severity="warning",
+        verdict="go",
+        words=("4 ranks",),
+    ),
+)

@@ -1,0 +1,211 @@
+"""Network interfaces that are absent, down, slow, sick, the wrong ones, or alike on two nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+
+from tests.cluster import Cluster, Node, faults
+from tests.end_to_end.running import JOB, reached_over_management
+
+from .fault import GPU_SCRIPT, Fault
+
+__all__ = ["FAULTS"]
+
+#: The torch of the machine that plays the nodes need not be built for GPUs, which is another fault.
+ON_CPUS = ("--ignore", "VER001")
+UNFILTERED = JOB.replace("export GLOO_SOCKET_IFNAME=eth0\n", "")
+
+
+def nccl(filter_value: str) -> str:
+    """The job with NCCL_SOCKET_IFNAME instead of Gloo's variable."""
+    return JOB.replace("GLOO_SOCKET_IFNAME=eth0", f"NCCL_SOCKET_IFNAME={filter_value}")
+
+
+def over_management(
+    name: str, fault: Callable[[Node], AbstractContextManager[None]]
+) -> Callable[[Cluster], AbstractContextManager[object]]:
+    """The fault on one node, whose data network ssh must then not need."""
+
+    @contextmanager
+    def inject(cluster: Cluster) -> Iterator[None]:
+        with reached_over_management(cluster), fault(cluster.node(name)):
+            yield
+
+    return inject
+
+
+def kernel_says(name: str, **files: str) -> Callable[[Cluster], AbstractContextManager[object]]:
+    """Files of /sys/class/net/eth0 on one node; `statistics__rx_errors` stands for statistics/rx_errors."""
+
+    @contextmanager
+    def inject(cluster: Cluster) -> Iterator[None]:
+        with ExitStack() as undo:
+            for file, text in files.items():
+                path = f"/sys/class/net/eth0/{file.replace('__', '/')}"
+                undo.enter_context(faults.kernel_file(cluster.node(name), path, f"{text}\n"))
+            yield
+
+    return inject
+
+
+FAULTS = (
+    Fault(
+        "interface-renamed",
+        lambda cluster: faults.rename_interface(cluster.node("node3"), "eth0", "ens5"),
+        "NIC001",
+        ("node3",),
+        words=("ens5",),
+    ),
+    Fault(
+        "interface-down",
+        over_management("node3", lambda node: faults.link_down(node, "eth0")),
+        "NIC001",
+        ("node3",),
+        words=("is down", "ip link set eth0 up"),
+    ),
+    Fault(
+        "interface-without-carrier",
+        over_management("node2", lambda node: faults.unplugged(node, "eth0")),
+        "NIC001",
+        ("node2",),
+        words=("no carrier",),
+    ),
+    Fault(
+        "interface-without-address",
+        over_management("node4", lambda node: faults.no_address(node, "eth0")),
+        "NIC001",
+        ("node4",),
+        words=("no IP address",),
+    ),
+    Fault(
+        "loopback-chosen",
+        lambda cluster: ExitStack(),
+        "NIC001",
+        ("node1", "node2", "node3", "node4"),
+        words=("loopback",),
+        job=JOB.replace("GLOO_SOCKET_IFNAME=eth0", "GLOO_SOCKET_IFNAME=lo"),
+        follows=("IFN001",),  # lint says it as well, without looking at a node
+    ),
+    Fault(
+        "filter-in-nccl-conf-of-one-node",
+        lambda cluster: faults.nccl_conf(cluster.node("node2"), "NCCL_SOCKET_IFNAME=ib0\n"),
+        "NIC001",
+        ("node2",),
+        words=("/etc/nccl.conf", "eth0"),
+        job=UNFILTERED,
+        script=GPU_SCRIPT,
+        options=ON_CPUS,
+        gpus=True,
+    ),
+    Fault(
+        "filter-in-the-environment-of-all-nodes",
+        lambda cluster: faults.session_variables(*cluster.nodes, NCCL_SOCKET_IFNAME="ib0"),
+        "NIC001",
+        ("node1", "node2", "node3", "node4"),
+        words=("in the environment where the ranks run",),
+        job=UNFILTERED,
+        script=GPU_SCRIPT,
+        options=ON_CPUS,
+        gpus=True,
+    ),
+    Fault(
+        "wrong-network-card",
+        lambda cluster: faults.rename_interface(cluster.node("node3"), "eth0", "ens5"),
+        "NIC006",
+        ("node3",),
+        severity="warning",
+        verdict="go",
+        words=("eth1", "10.77.0.0/16", "ens5"),
+        job=nccl("eth"),
+        script=GPU_SCRIPT,
+        options=ON_CPUS,
+        gpus=True,
+    ),
+    Fault(
+        "mtu-differs",
+        lambda cluster: faults.interface_mtu(cluster.node("node4"), "eth0", 1400),
+        "NIC003",
+        ("node4",),
+        severity="warning",
+        verdict="go",
+        words=("1400",),
+    ),
+    Fault(
+        "speed-differs",
+        kernel_says("node2", speed="1000"),
+        "NIC008",
+        ("node2",),
+        severity="warning",
+        verdict="go",
+        words=("1 Gbit/s",),
+    ),
+    Fault(
+        "half-duplex",
+        kernel_says("node2", duplex="half"),
+        "NIC008",
+        ("node2",),
+        severity="warning",
+        verdict="go",
+        words=("half duplex",),
+    ),
+    Fault(
+        "interface-counts-errors",
+        kernel_says("node4", statistics__rx_errors="48000"),
+        "NIC010",
+        ("node4",),
+        severity="warning",
+        verdict="go",
+        words=("48000",),
+    ),
+    Fault(
+        "interface-loses-its-carrier",
+        kernel_says("node1", carrier_changes="412"),
+        "NIC010",
+        ("node1",),
+        severity="warning",
+        verdict="go",
+        words=("412",),
+    ),
+    Fault(
+        "docker-address-on-every-node",
+        lambda cluster: faults.extra_interface(cluster.nodes, "docker0", "172.17.0.1/16"),
+        "NIC005",
+        ("node1", "node2", "node3", "node4"),
+        words=("172.17.0.1",),
+        job=nccl("docker"),
+        script=GPU_SCRIPT,
+        options=ON_CPUS,
+        gpus=True,
+    ),
+    Fault(
+        "link-local-port-comes-first",
+        lambda cluster: faults.extra_interface([cluster.node("node2")], "ibmc0", "169.254.3.1/16"),
+        "NIC004",
+        ("node2",),
+        words=("169.254.3.1", "NCCL_SOCKET_IFNAME"),
+        job=UNFILTERED,
+        script=GPU_SCRIPT,
+        options=ON_CPUS,
+        gpus=True,
+    ),
+    Fault(
+        "second-address-in-the-network",
+        lambda cluster: faults.extra_address(cluster.node("node3"), "eth1", "10.77.9.3/16"),
+        "NIC012",
+        ("node3",),
+        severity="warning",
+        verdict="go",
+        words=("arp_ignore",),
+    ),
+    Fault(
+        "no-shared-network",
+        over_management("node3", lambda node: faults.moved_address(node, "eth0", "10.99.0.3/24")),
+        "NIC007",
+        ("node3",),
+        stage="link",
+        words=("10.99.0.3",),
+        # What was never to be reached cannot be dialled either.
+        follows=("LNK001",),
+    ),
+)

@@ -1,0 +1,166 @@
+"""RDMA devices that are absent, down, slow or closed on one node, or whose addresses mean different things."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
+
+from tests.cluster import Cluster, Hca, faults, hcas, roce_gids
+from tests.end_to_end.running import JOB
+
+from .fault import GPU_SCRIPT, Fault
+from .nics import ON_CPUS
+
+__all__ = ["FAULTS"]
+
+#: What the machine that plays the nodes lacks itself: a torch for GPUs, and enough memory to lock.
+MACHINE = (*ON_CPUS, "--ignore", "LIM002")
+HEALTHY = hcas(4)
+Inject = Callable[[Cluster], AbstractContextManager[object]]
+
+
+def job(*exports: str) -> str:
+    """The job over NCCL and eth0, with further variables."""
+    lines = "".join(f"export {text}\n" for text in ("NCCL_SOCKET_IFNAME=eth0", *exports))
+    return JOB.replace("export GLOO_SOCKET_IFNAME=eth0\n", lines)
+
+
+def devices(**other: Sequence[Hca]) -> Inject:
+    """Four devices on every node, but on those named."""
+
+    @contextmanager
+    def inject(cluster: Cluster) -> Iterator[None]:
+        with ExitStack() as undo:
+            for node in cluster.nodes:
+                undo.enter_context(faults.rdma_devices([node], other.get(node.name, HEALTHY)))
+            yield
+
+    return inject
+
+
+def but(index: int, **different: str | Mapping[str, int]) -> list[Hca]:
+    """Four devices, one of them different."""
+    odd = replace(HEALTHY[index], **different)  # type: ignore[arg-type]
+    return [odd if place == index else hca for place, hca in enumerate(HEALTHY)]
+
+
+def roce(index_3: str = "RoCE v2", **without: bool) -> Inject:
+    """RoCE cards with their addresses; `node2=True` leaves that node's without an IPv4 address."""
+
+    @contextmanager
+    def inject(cluster: Cluster) -> Iterator[None]:
+        with ExitStack() as undo:
+            for node in cluster.nodes:
+                table = roce_gids(node.data_address)
+                table[3] = (table[3][0], index_3, table[3][2])
+                if without.get(node.name):
+                    del table[2], table[3]
+                cards = [Hca("mlx5_0", link_layer="Ethernet", rate="100 Gb/sec (4X EDR)", gids=table)]
+                undo.enter_context(faults.rdma_devices([node], cards))
+            yield
+
+    return inject
+
+
+@contextmanager
+def closed(cluster: Cluster) -> Iterator[None]:
+    """Cards everywhere, and no device node of theirs on one node."""
+    with ExitStack() as undo:
+        for node in cluster.nodes:
+            undo.enter_context(faults.rdma_devices([node], HEALTHY, opened=node.name != "node3"))
+        yield
+
+
+@contextmanager
+def low_memlock(cluster: Cluster) -> Iterator[None]:
+    """Cards everywhere, and 64 KiB of locked memory: on all nodes, because the machine itself may allow little."""
+    with devices()(cluster), ExitStack() as undo:
+        for node in cluster.nodes:
+            undo.enter_context(faults.low_limits(node, memlock=65536))
+        yield
+
+
+def row(
+    name: str, inject: Callable[[Cluster], AbstractContextManager[object]], id: str, *nodes: str, **more: object
+) -> Fault:
+    """A row of this subject: a job over NCCL on nodes with GPUs."""
+    given: dict[str, object] = {"job": job(), "script": GPU_SCRIPT, "options": MACHINE, "gpus": True, **more}
+    return Fault(name, inject, id, nodes, **given)  # type: ignore[arg-type]
+
+
+WARN = {"severity": "warning", "verdict": "go"}
+FAULTS = (
+    row(
+        "hca-absent", devices(node3=HEALTHY[:3]), "RDM001", "node3", job=job("NCCL_IB_HCA=mlx5_0,mlx5_1,mlx5_2,mlx5_3")
+    ),
+    row(
+        "hca-renamed",
+        devices(node2=[Hca(f"ibp{index}s0") for index in range(4)]),
+        "RDM001",
+        "node2",
+        job=job("NCCL_IB_HCA=mlx5"),
+        words=("ibp0s0",),
+    ),
+    row("no-hca-on-one-node", devices(node1=[]), "RDM001", "node1"),
+    row(
+        "no-hca-anywhere",
+        lambda cluster: ExitStack(),
+        "RDM001",
+        *("node1", "node2", "node3", "node4"),
+        job=job("NCCL_NET=IB"),
+        words=("NCCL_NET=IB",),
+    ),
+    row(
+        "hca-down",
+        devices(node2=but(3, state="1: DOWN", physical="2: Polling")),
+        "RDM002",
+        "node2",
+        job=job("NCCL_IB_HCA=mlx5"),
+        words=("mlx5_3:1", "Polling", "3 of 4"),
+    ),
+    row(
+        "hca-without-subnet-manager",
+        devices(node4=[replace(hca, state="2: INIT") for hca in HEALTHY]),
+        "RDM002",
+        "node4",
+        words=("subnet manager",),
+    ),
+    row("hca-slow", devices(node4=but(0, rate="50 Gb/sec (1X HDR)")), "RDM003", "node4", words=("50 Gb/sec",), **WARN),
+    row("hca-flaps", devices(node1=but(2, counters={"link_downed": 212})), "RDM004", "node1", words=("212",), **WARN),
+    row("hca-old-firmware", devices(node3=but(1, firmware="28.33.0751")), "RDM005", "node3", **WARN),
+    row(
+        "gid-empty-on-one-node",
+        roce(node2=True),
+        "RDM006",
+        "node2",
+        job=job("NCCL_IB_GID_INDEX=3"),
+        words=("an empty place", "dev eth0"),
+    ),
+    row(
+        "gid-link-local",
+        roce(),
+        "RDM006",
+        *("node1", "node2", "node3", "node4"),
+        job=job("NCCL_IB_GID_INDEX=1"),
+        words=("link-local", "NCCL_IB_GID_INDEX=3"),
+    ),
+    row(
+        "gid-of-roce-v1",
+        roce(),
+        "RDM006",
+        *("node1", "node2", "node3", "node4"),
+        job=job("NCCL_IB_GID_INDEX=2"),
+        words=("RoCE v1",),
+    ),
+    row("gid-not-found-on-one-node", roce(node3=True), "RDM006", "node3", words=("by itself",)),
+    row("hca-closed-to-ranks", closed, "RDM007", "node3", words=("/dev/infiniband",)),
+    row(
+        "memlock-low-with-rdma",
+        low_memlock,
+        "LIM002",
+        *("node1", "node2", "node3", "node4"),
+        words=("64 KiB", "LimitMEMLOCK"),
+        options=ON_CPUS,
+    ),
+)

@@ -1,0 +1,152 @@
+"""Parameter servers and their workers: told differently, or kept from each other where only the smoke run sees it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from tests.cluster import Cluster, faults
+from tests.end_to_end.running import SERVER_JOB, SERVER_SCRIPT
+
+from .fault import Fault
+
+__all__ = ["FAULTS"]
+
+#: What each process is, its node says: as pods are told by their manifest.
+_BY_NODE = """\
+#!/usr/bin/env bash
+export TRAINING_ROLE=$TRAINING_ROLE PADDLE_TRAINER_ID=$PADDLE_TRAINER_ID
+python train.py
+"""
+#: Servers and workers run in this Unix group and the probes of the link stage do not, so that a filter can tell them
+#: apart.
+_GROUP = 4242
+_PYTHON = "/srv/python-of-the-job"
+
+
+@contextmanager
+def _lost(cluster: Cluster, *pairs: tuple[str, str]) -> Iterator[None]:
+    """What servers and workers send between the nodes of each pair vanishes."""
+    with ExitStack() as undo:
+        for node in cluster.nodes:
+            node.write_text(_PYTHON, f'#!/bin/sh\nexec setpriv --regid={_GROUP} --clear-groups {sys.executable} "$@"\n')
+            node.must(["chmod", "755", _PYTHON])
+        for a, b in pairs:
+            undo.enter_context(faults.drop_of_group(cluster.node(a), _GROUP, cluster.node(b)))
+            undo.enter_context(faults.drop_of_group(cluster.node(b), _GROUP, cluster.node(a)))
+        yield
+
+
+_LIST = "10.77.0.1:6170,10.77.0.2:6170"
+_RIGHT: dict[str, dict[str, str]] = {
+    "node1": {"TRAINING_ROLE": "PSERVER", "POD_IP": "10.77.0.1", "PADDLE_PORT": "6170"},
+    "node2": {"TRAINING_ROLE": "PSERVER", "POD_IP": "10.77.0.2", "PADDLE_PORT": "6170"},
+    "node3": {"TRAINING_ROLE": "TRAINER", "PADDLE_TRAINER_ID": "0"},
+    "node4": {"TRAINING_ROLE": "TRAINER", "PADDLE_TRAINER_ID": "1"},
+}
+
+
+@contextmanager
+def _told(cluster: Cluster, node: str, changes: dict[str, str]) -> Iterator[None]:
+    """Every node says which part it plays; one says something else."""
+    with ExitStack() as undo:
+        for name, variables in _RIGHT.items():
+            own = {"PADDLE_PSERVERS_IP_PORT_LIST": _LIST, "PADDLE_TRAINERS_NUM": "2", **variables}
+            own |= changes if name == node else {}
+            undo.enter_context(faults.session_variables(cluster.node(name), **own))
+        yield
+
+
+def _path(name: str, nodes: tuple[str, ...], *pairs: tuple[str, str], words: tuple[str, ...]) -> Fault:
+    return Fault(
+        name,
+        lambda cluster: _lost(cluster, *pairs),
+        "SMK022",
+        nodes,
+        stage="smoke",
+        job=SERVER_JOB,
+        script=SERVER_SCRIPT,
+        options=("--python", _PYTHON),
+        words=words,
+    )
+
+
+def _mismatch(
+    name: str, nodes: tuple[str, ...], changes: dict[str, str], words: tuple[str, ...], follows: tuple[str, ...] = ()
+) -> Fault:
+    """The last node named is told something else."""
+    return Fault(
+        name,
+        lambda cluster: _told(cluster, nodes[-1], changes),
+        "SMK023",
+        nodes,
+        stage="smoke",
+        job=_BY_NODE,
+        script=SERVER_SCRIPT,
+        options=("--keep-going",),
+        words=words,
+        follows=follows,
+    )
+
+
+#: Checks of variables (ENV020, ENV022) see before the run that nodes differ, or that a variable cannot be; what comes
+#: of it is seen in the run alone.
+FAULTS = (
+    _path(
+        "path-between-worker-and-server",
+        ("node2", "node4"),
+        ("node4", "node2"),
+        words=("worker 1 on node4 cannot open server 1 on node2, which listens, and which worker 0 can open",),
+    ),
+    _path(
+        "server-cut-off-from-workers",
+        ("node2",),
+        ("node3", "node2"),
+        ("node4", "node2"),
+        words=("server 1 on node2 listens, but no worker can open its port", "seen from node3, node4"),
+    ),
+    _path(
+        "worker-cut-off-from-servers",
+        ("node4",),
+        ("node4", "node1"),
+        ("node4", "node2"),
+        words=("worker 1 on node4 can open the port of no server (servers 0, 1), though they listen",),
+    ),
+    _mismatch(
+        "two-trainers-with-one-index",
+        ("node3", "node4"),
+        {"PADDLE_TRAINER_ID": "0"},
+        ("are both worker 0; nobody is worker 1", "the environment of node4"),
+        follows=("ENV022",),
+    ),
+    _mismatch(
+        "trainers-disagree-on-their-number",
+        ("node4",),
+        {"PADDLE_TRAINERS_NUM": "3"},
+        ("worker 1 on node4 was told of 3 workers",),
+        follows=("ENV020",),
+    ),
+    _mismatch("trainer-without-an-index", ("node4",), {"PADDLE_TRAINER_ID": ""}, ("the index '', which is no number",)),
+    _mismatch(
+        "role-that-does-not-exist",
+        ("node2",),
+        {"TRAINING_ROLE": "SERVER"},
+        ("was given the role 'SERVER', which is none of server, worker",),
+        follows=("ENV022",),
+    ),
+    _mismatch(
+        "server-endpoint-in-no-list",
+        ("node2",),
+        {"POD_IP": "10.77.0.9"},
+        ("10.77.0.9:6170, which is not in its own list of servers",),
+        follows=("ENV022",),
+    ),
+    _mismatch(
+        "list-of-servers-in-another-order",
+        ("node4",),
+        {"PADDLE_PSERVERS_IP_PORT_LIST": "10.77.0.2:6170,10.77.0.1:6170"},
+        ("worker 1 on node4 was told of the servers 10.77.0.2:6170, 10.77.0.1:6170",),
+        follows=("ENV020",),
+    ),
+)

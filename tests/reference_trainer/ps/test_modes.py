@@ -1,0 +1,122 @@
+"""Whole runs on loopback: all modes train a dense and a sparse model, and every bit of the exact phase is right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from reference_trainer import oracle, phases, training
+from tests.reference_trainer.ps.conftest import Answers
+
+pytestmark = pytest.mark.smoke
+
+Parts = Callable[..., Answers]
+MODES = ("sync", "async", "ssp", "geo")
+DENSE = {"network": {"inputs": 32, "hidden": 64, "slots": 0}}
+SPARSE = {"network": {"inputs": 16, "hidden": 32, "rows": 997, "slots": 6}}
+
+
+def healthy(answers: Answers, workers: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The reports of a run of which everything is as it must be."""
+    servers, found = answers.reports
+    for server in servers:
+        assert (server["violations"], server["mismatches"], server["strangers"]) == ([], [], [])
+        assert [seen["pushes"] for seen in server["seen"]] == [server["expected_pushes"]] * workers
+        assert all(int(ahead) <= server["staleness_bound"] for ahead in server["staleness"]) or server["mode"] in (
+            "async",
+            "geo",
+        )
+        assert list(server["phase_at_s"]) == list(phases.PS_ORDER)
+    for worker in found:
+        assert (worker["mismatches"], worker["unmoved"]) == ([], [])
+        assert worker["last_loss"] < training.LOSS_FALLS_TO * worker["first_loss"]
+        assert list(worker["phase_at_s"]) == list(phases.PS_ORDER)
+    assert len({worker["digest"] for worker in found}) == 1
+    assert len({worker["exact_digest"] for worker in found}) == 1
+    return servers, found
+
+
+@pytest.mark.parametrize("model", [DENSE, SPARSE], ids=["dense", "sparse"])
+@pytest.mark.parametrize("mode", MODES)
+def test_every_mode_learns_and_passes_the_oracle(parts: Parts, mode: str, model: dict[str, Any]) -> None:
+    servers, workers = healthy(parts(2, 3, mode=mode, model=model, staleness=2), 3)
+    if mode == "sync":
+        assert all(list(server["staleness"]) == ["0"] for server in servers)
+        assert workers[0]["difference_to_one_process"] <= training.TOLERANCE
+    assert sum(server["dense_bytes"] for server in servers) > 0
+    assert all(seen["bytes_in"] > 0 and seen["round_trips"] > 0 for worker in workers for seen in worker["seen"])
+
+
+@pytest.mark.parametrize("servers", [1, 2, 3])
+@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+def test_sync_servers_come_to_the_bits_of_the_collective_and_of_one_process(
+    parts: Parts, workers: int, servers: int
+) -> None:
+    model = {"dense": [["weight", [1, oracle.FEATURES]]]}
+    answers = parts(servers, workers, mode="sync", model=model, steps=5, slice_bytes=4096)
+    _, found = healthy(answers, workers)
+    assert {worker["exact_digest"] for worker in found} == {digest_of_one_process(workers, 5)}
+
+
+def digest_of_one_process(workers: int, steps: int) -> str:
+    """The SHA-256 of the weights that one process, and every rank of the collective run, has after exact steps."""
+    import torch
+
+    from reference_trainer.ps.layout import digest
+
+    kept: list[Any] = []
+
+    class Alone:
+        """Sums over ranks that are all in this process."""
+
+        def all_reduce(self, tensor: Any, what: str) -> None:
+            shares = (
+                oracle.contribution(rank, workers, tensor.numel(), oracle.STEPS_SALT, "cpu") for rank in range(workers)
+            )
+            total = torch.zeros(tensor.numel())
+            for share in shares:
+                total += share
+            tensor.copy_(total.view_as(tensor))
+            kept.append(tensor.clone())
+
+    checked = oracle.check_steps(Alone(), 0, workers, steps, "cpu")
+    assert checked.mismatches == [], "what the collective run expects after the same steps"
+    weights = oracle.units(oracle.FEATURES, oracle.STEPS_SALT, "cpu") * oracle.START_QUANTA
+    for gradient in kept:
+        weights -= oracle.LEARNING_RATE * gradient.flatten()
+    return digest([weights])
+
+
+@pytest.mark.parametrize("policy", ["round-robin", "hash", "size"])
+@pytest.mark.parametrize("least_block", [None, 64])
+def test_every_policy_and_cut_gives_the_same_bits(parts: Parts, policy: str, least_block: int | None) -> None:
+    model = {"dense": [["a", [50, 40]], ["b", [7]], ["c", [1]]], "tables": [["t", 101, 4], ["u", 3, 2]]}
+    answers = parts(
+        3, 2, mode="ssp", staleness=1, policy=policy, least_block=least_block, model=model, slice_bytes=1024
+    )
+    _, workers = healthy(answers, 2)
+    alone = healthy(parts(1, 2, mode="sync", model=model), 2)[1]
+    assert workers[0]["exact_digest"] == alone[0]["exact_digest"]
+
+
+def test_staleness_never_exceeds_its_bound_however_slow_one_worker_is(parts: Parts) -> None:
+    slow = {"kind": "delay", "seconds": 0.02, "phase": "servers"}
+    bounded = parts(2, 3, mode="ssp", staleness=2, steps=20, overrides={"worker 1": {"drill": slow}})
+    servers, _ = healthy(bounded, 3)
+    assert all(max(map(int, server["staleness"])) == 2 for server in servers), "the bound was reached and held"
+    free = parts(2, 3, mode="async", steps=20, overrides={"worker 1": {"drill": slow}})
+    servers, _ = healthy(free, 3)
+    assert max(int(ahead) for server in servers for ahead in server["staleness"]) > 2, "without it they run ahead"
+
+
+def test_more_workers_than_a_window_of_digits(parts: Parts) -> None:
+    model = {"dense": [["a", [5, 3]], ["b", [1]]]}
+    healthy(parts(1, 9, mode="async", model=model, steps=3), 9)
+
+
+def test_the_run_ends_after_the_exact_phase_when_asked(parts: Parts) -> None:
+    servers, workers = parts(1, 2, mode="sync", until="exact").reports
+    assert [worker["steps"] for worker in workers] == [0, 0]
+    assert servers[0]["expected_pushes"] == 10 == servers[0]["seen"][0]["pushes"]

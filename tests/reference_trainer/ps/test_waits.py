@@ -1,0 +1,56 @@
+"""Whoever makes a call wait is told of while it lasts: supervision follows such waits to their cause."""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+from reference_trainer.ps import frames
+from reference_trainer.ps.channel import Channel
+from reference_trainer.ps.frames import Header
+
+LIMIT_S = 30.0
+
+
+def connected() -> tuple[socket.socket, socket.socket]:
+    """Both ends of one connection over loopback."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        here = socket.create_connection(listener.getsockname())
+        return here, listener.accept()[0]
+
+
+def test_a_wait_is_told_while_it_lasts_and_when_it_is_over() -> None:
+    here, there = connected()
+    lasting = threading.Event()
+    told: list[bool] = []
+    with here, there:
+        answering = Channel(there, peer="worker", limit_s=LIMIT_S)
+        waiting = Channel(here, peer="server", limit_s=LIMIT_S)
+
+        def noticed(lasts: bool) -> None:
+            told.append(lasts)
+            lasting.set()
+
+        def answer() -> None:
+            # Only once the wait has been told does what is waited for come.
+            if lasting.wait(LIMIT_S):
+                answering.send(Header(frames.BARRIER, 0, 1))
+
+        waiting.noticed = noticed
+        thread = threading.Thread(target=answer)
+        thread.start()
+        header = waiting.receive()
+        thread.join(LIMIT_S)
+    assert header.op == frames.BARRIER
+    assert told == [True, False] and not waiting.kept_waiting
+
+
+def test_what_comes_at_once_is_no_wait() -> None:
+    here, there = connected()
+    told: list[bool] = []
+    with here, there:
+        Channel(there, peer="worker", limit_s=LIMIT_S).send(Header(frames.BARRIER, 0, 1))
+        waiting = Channel(here, peer="server", limit_s=LIMIT_S)
+        waiting.noticed = told.append
+        assert waiting.receive().op == frames.BARRIER
+    assert told == []

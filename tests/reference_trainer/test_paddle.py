@@ -1,0 +1,132 @@
+"""Whole ranks in Paddle over Gloo on loopback, with each release that is installed for the tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reference_trainer import phases, training
+
+pytestmark = pytest.mark.smoke
+
+ROOT = Path(__file__).parents[2]
+#: `make test` installs each of these into an environment of its own; what differs between them is tried with both.
+NEWEST, OLDEST = "3.3.1", "2.6.2"
+both = pytest.mark.parametrize("interpreter", (NEWEST, OLDEST), indirect=True)
+#: Paddle's import alone takes ten seconds on a crowded machine.
+_LIMIT_S = 120.0
+
+
+@pytest.fixture
+def interpreter(request: pytest.FixtureRequest) -> Path:
+    """A Python that has this Paddle, and no torch."""
+    version = str(getattr(request, "param", NEWEST))
+    path = ROOT / ".venv" / "paddle" / version / "bin" / "python"
+    if not path.exists():
+        pytest.skip(f"no paddlepaddle {version} in .venv/paddle (make test installs it)")
+    return path
+
+
+def ranks(
+    interpreter: Path,
+    port: int,
+    each: Sequence[Mapping[str, Any]],
+    **common: Any,
+) -> list[dict[str, Any]]:
+    """Run these ranks together, each with parameters of its own; what each said, in their order."""
+    started = []
+    for number, own in enumerate(each):
+        fault = own.get("fault")
+        params = {
+            "rank": number,
+            "world_size": len(each),
+            "local_rank": number,
+            "local_world_size": len(each),
+            "master_addr": "127.0.0.1",
+            "master_port": port,
+            "backend": "gloo",
+            "steps": 5,
+            "timeout_s": 60,
+            "run_id": "one",
+            **common,
+            **{name: value for name, value in own.items() if name != "fault"},
+        }
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        argument = json.dumps({"params": params, "fault": fault})
+        program = [str(interpreter), str(Path(__file__).with_name("paddle_rank.py")), argument]
+        started.append(subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment))
+    try:
+        return [json.loads(process.communicate(timeout=_LIMIT_S)[0]) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+@both
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_a_healthy_run_is_exact_and_learns(interpreter: Path, free_port: int, world_size: int) -> None:
+    answers = ranks(interpreter, free_port, [{}] * world_size, steps=10)
+    assert [answer.get("error") for answer in answers] == [None] * world_size
+    reports = [answer["report"] for answer in answers]
+    assert all(report["mismatches"] == [] and report["unmoved"] == [] for report in reports)
+    assert all(report["operations"] >= 4 + world_size + 10 for report in reports)
+    assert all(report["framework"] == f"paddle {interpreter.parts[-3]}" for report in reports)
+    assert len({digest for report in reports for digest in report["digests"]}) == 1
+    assert all(report["losses"][-1] < training.LOSS_FALLS_TO * report["losses"][0] for report in reports)
+    assert reports[0]["difference_to_one_process"] <= training.TOLERANCE
+    reached = [phase for phase in phases.ORDER if phase in reports[0]["phase_at_s"]]
+    assert list(reports[0]["phase_at_s"]) == reached
+    assert {phases.RENDEZVOUS, phases.EXACT, phases.DDP, phases.PARITY, phases.DONE} <= set(reached)
+
+
+def test_a_lost_contribution_is_laid_to_its_rank(interpreter: Path, free_port: int) -> None:
+    fault = {"kind": "lost", "elements": 1000}
+    for answer in ranks(interpreter, free_port, [{}, {"fault": fault}], until=phases.EXACT):
+        (mismatch,) = answer["report"]["mismatches"]
+        assert mismatch["contributions"] == {"1": 0}
+        assert mismatch["explanation"] == "the contribution of rank 1 is missing"
+
+
+def test_a_flipped_bit_is_seen_where_it_happened(interpreter: Path, free_port: int) -> None:
+    fault = {"kind": "flipped", "elements": 4096, "index": 77, "bit": 13}
+    answers = ranks(interpreter, free_port, [{}, {"fault": fault}], until=phases.EXACT)
+    assert answers[0]["report"]["mismatches"] == []
+    (mismatch,) = answers[1]["report"]["mismatches"]
+    assert (mismatch["rank"], mismatch["index"], mismatch["flipped_bits"]) == (1, 77, "0x00002000")
+
+
+def test_ranks_of_two_runs_do_not_mix(interpreter: Path, free_port: int) -> None:
+    answers = ranks(interpreter, free_port, [{}, {"run_id": "another"}], timeout_s=30)
+    for answer in answers:
+        assert "contradict each other" in answer["error"]
+        assert any(event.get("problem") == "mismatch" and event["what"] == "run_id" for event in answer["events"])
+
+
+def test_a_missing_rank_is_known_by_its_number(interpreter: Path, free_port: int) -> None:
+    answers = ranks(interpreter, free_port, [{"world_size": 3}, {"world_size": 3}], timeout_s=6)
+    assert "ranks [2] did not come" in answers[0]["error"]
+    assert "rank 0 gave up waiting for the others" in answers[1]["error"]
+    waited = [event["waiting_for"] for event in answers[1]["events"] if "waiting_for" in event]
+    assert [2] in waited
+
+
+def test_without_torch_the_interpreter_decides_for_paddle() -> None:
+    from reference_trainer import framework
+
+    assert framework.is_paddle({"framework": "paddle"})
+    assert not framework.is_paddle({"framework": "torch"})
+    assert framework.is_paddle({}) is ("torch" not in sys.modules and not _has("torch") and _has("paddle"))
+
+
+def _has(module: str) -> bool:
+    import importlib.util
+
+    return importlib.util.find_spec(module) is not None

@@ -1,0 +1,148 @@
+"""Whole runs over Paddle's own parameter servers on loopback, with a release that has them and one that has not."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reference_trainer import phases, training
+from reference_trainer.paddle.way import LOST
+
+pytestmark = pytest.mark.smoke
+
+ROOT = Path(__file__).parents[2]
+WITH, WITHOUT = "2.6.2", "3.3.1"
+_LIMIT_S = 150.0
+
+
+class Run:
+    """Servers and workers as processes, in the order of their numbers."""
+
+    def __init__(self, version: str, servers: int, workers: int, **common: Any) -> None:
+        interpreter = ROOT / ".venv" / "paddle" / version / "bin" / "python"
+        if not interpreter.exists():
+            pytest.skip(f"no paddlepaddle {version} in .venv/paddle (make test installs it)")
+        endpoints = [f"127.0.0.1:{port}" for port in _free_ports(servers)]
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self.servers = servers
+        for number in range(servers + workers):
+            role = "server" if number < servers else "worker"
+            index = number if number < servers else number - servers
+            params = {
+                "rank": number,
+                "role": role,
+                "index": index,
+                "servers": servers,
+                "workers": workers,
+                "server_endpoints": endpoints,
+                "endpoint": endpoints[index] if role == "server" else "",
+                "geo_steps": 5,
+                "steps": 20,
+                "timeout_s": 120,
+                "run_id": "one",
+                "secret": "00" * 16,
+                **common,
+            }
+            argument = json.dumps({"params": params, "role": role})
+            program = [str(interpreter), str(Path(__file__).with_name("paddle_process.py")), argument]
+            environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+            self.processes.append(
+                subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment)
+            )
+
+    def answers(self) -> list[dict[str, Any]]:
+        """What each said; empty of those that were killed."""
+        said = [process.communicate(timeout=_LIMIT_S)[0] for process in self.processes]
+        return [json.loads(text) if text else {} for text in said]
+
+    def end(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.wait()
+
+
+def _free_ports(count: int) -> list[int]:
+    probes = [socket.socket() for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
+    finally:
+        for probe in probes:
+            probe.close()
+
+
+@pytest.fixture
+def runs() -> Iterator[list[Run]]:
+    started: list[Run] = []
+    yield started
+    for run in started:
+        run.end()
+
+
+@pytest.mark.parametrize(("mode", "servers"), [("async", 1), ("async", 2), ("geo", 1)])
+def test_workers_learn_over_the_servers_and_everybody_comes_to_the_end(
+    runs: list[Run], mode: str, servers: int
+) -> None:
+    runs.append(Run(WITH, servers, 2, mode=mode))
+    answers = runs[0].answers()
+    assert [answer.get("error") for answer in answers] == [None] * (servers + 2)
+    reports = [answer["report"] for answer in answers]
+    assert all(report["framework"] == f"paddle {WITH}" for report in reports)
+    assert [seen["index"] for seen in reports[0]["seen"]] == [0, 1]
+    workers = reports[servers:]
+    assert all(report["unmoved"] == [] for report in workers)
+    assert all(report["last_loss"] < training.LOSS_FALLS_TO * report["first_loss"] for report in workers)
+    if mode == "async":
+        assert len({report["digest"] for report in workers}) == 1 and workers[0]["digest"]
+    assert {phases.JOINED, phases.SERVERS, phases.PARITY, phases.DONE} <= set(workers[0]["phase_at_s"])
+
+
+def test_a_lost_server_ends_the_workers_that_paddle_would_let_run_on(runs: list[Run]) -> None:
+    run = Run(WITH, 1, 2, mode="async", steps=100_000)
+    runs.append(run)
+    # The server has heard of every worker, and is where Paddle serves: the run is under way.
+    _until_joined(run)
+    run.processes[0].send_signal(signal.SIGKILL)
+    answers = run.answers()
+    for process, answer in zip(run.processes[1:], answers[1:], strict=True):
+        assert process.returncode == LOST or "server 0 went away" in answer["error"]
+
+
+def test_a_missing_worker_is_known_before_paddle_serves(runs: list[Run]) -> None:
+    runs.append(Run(WITH, 1, 2, mode="async", timeout_s=6))
+    runs[0].processes.pop().kill()
+    server, worker = runs[0].answers()
+    assert "ranks [2] did not come" in server["error"]
+    waited = [event["waiting_for"] for event in worker["events"] if "waiting_for" in event]
+    assert [2] in waited
+
+
+def test_a_wheel_without_servers_says_so_at_once(runs: list[Run]) -> None:
+    runs.append(Run(WITHOUT, 1, 1, mode="async"))
+    _, worker = runs[0].answers()
+    assert f"paddle {WITHOUT} was built without the parameter server" in worker["error"]
+
+
+def _until_joined(run: Run) -> None:
+    """Until each worker has a second connection to its server's port: the meeting's, and Paddle's own."""
+    ends = time.monotonic() + _LIMIT_S
+    while time.monotonic() < ends:
+        if all(_threads(process.pid) > 8 for process in run.processes[1:]):
+            return
+        time.sleep(0.1)
+    pytest.fail("the workers did not begin to train")
+
+
+def _threads(pid: int) -> int:
+    """Threads of a process: Paddle's client has many, and nothing else of a worker has."""
+    return len(list(Path(f"/proc/{pid}/task").iterdir()))

@@ -1,0 +1,19 @@
+"""Stages of a pipeline under real agents: the one that stands still is named, whoever waits behind whom."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.reference_trainer.live import live
+from tests.reference_trainer.test_ranks_live import ranks
+
+pytestmark = [pytest.mark.smoke, pytest.mark.slow]
+
+
+@pytest.mark.parametrize(("stuck", "schedule"), [(0, "1f1b"), (1, "gpipe")])
+def test_a_stage_that_stands_still_is_named(stuck: int, schedule: str) -> None:
+    wanted = {"pipeline": {"stages": 3, "microbatches": 4, "schedule": schedule}}
+    odd = {r: {**wanted, **({"drill": {"stall_microbatch": 2}} if r == stuck else {})} for r in range(3)}
+    found = live(ranks(3, odd=odd)).named()
+    assert (found.rank, found.kind) == (stuck, "stuck")
+    assert set(found.waiting) == {0, 1, 2} - {stuck}

@@ -1,0 +1,191 @@
+"""Real servers and workers under real agents on this machine: whatever is wrong with one of them is named, in time.
+
+The rows are those that leave Paddle's own servers and trainers hanging without a word.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from preflight.recording import Facts
+from preflight.request import Request
+from preflight_checks.smoke.server_plan import plan_servers
+from reference_trainer import phases
+from tests.checks.build import job, stand_ins
+from tests.reference_trainer.live import LAUNCHED, Strike, Trial, free_ports, live
+
+pytestmark = [pytest.mark.smoke, pytest.mark.slow]
+
+SERVERS, WORKERS = 2, 2
+#: Nodes of servers 0 and 1 and of workers 0 and 1: each process is alone on one.
+SERVER_0, SERVER_1, WORKER_0, WORKER_1 = range(4)
+#: A contradiction is told so soon after the last process has said who it is, and with time to spare on a busy machine.
+TOLD_WITHIN_S, DEAD_WITHIN_S, STOPPED_WITHIN_S = 3.0, 3.0, 6.0
+#: Enough steps that nobody is through when a signal comes.
+MANY_STEPS = 4000
+
+
+def planned(mode: str = "async", *, steps: int = 6, **more: Any) -> list[Request]:
+    """What a job with two servers and two workers plans, where one machine plays four nodes."""
+    pytest.importorskip("torch")
+    endpoints = tuple(f"127.0.0.1:{port}" for port in free_ports(SERVERS))
+    told = job(ps_mode=True, ps_update_mode=mode, ps_server_endpoints=endpoints, ps_workers=WORKERS)
+    found = [*plan_servers(told, stand_ins(4), Facts())]
+    return [replace(request, params={**request.params, "steps": steps, **more}) for request in found]
+
+
+def told(requests: Sequence[Request], number: int, **changes: Any) -> list[Request]:
+    """The same requests, but one process is told something else."""
+    return [
+        replace(request, params={**request.params, **changes}) if request.params["rank"] == number else request
+        for request in requests
+    ]
+
+
+def without(requests: Sequence[Request], numbers: Iterable[int]) -> list[Request]:
+    """The same requests, but some processes are never started."""
+    return [request for request in requests if request.params["rank"] not in numbers]
+
+
+def node(requests: Sequence[Request], number: int) -> str:
+    """Where a process runs."""
+    return next(f"{r.node}-{place}" for place, r in enumerate(requests) if r.params["rank"] == number)
+
+
+@pytest.mark.parametrize("mode", ["sync", "async", "geo", "ssp"])
+def test_a_healthy_run_ends_with_a_report_from_everybody(mode: str) -> None:
+    # No job asks for bounded staleness by a name of its own.
+    requests = [replace(r, params={**r.params, "mode": mode, "staleness": 2}) for r in planned()]
+    trial = live(requests)
+    assert (trial.blamed, trial.failures) == (None, [])
+    assert [record.value["mismatches"] for record in trial.records] == [[]] * 4
+    ends = {event.data["to"] for event in trial.events if event.data.get("result") == "open"}
+    assert ends == {SERVER_0, SERVER_1}
+
+
+def test_a_server_that_is_never_started_is_missed_at_once() -> None:
+    found = live(without(planned(), [SERVER_1])).named()
+    assert (found.rank, found.kind) == (None, "missing")
+    assert found.because.startswith("nobody was started as server 1: everybody was told of 2 servers")
+
+
+def test_a_worker_that_is_never_started_is_missed_at_once() -> None:
+    found = live(without(planned(), [WORKER_1])).named()
+    assert found.because.startswith("nobody was started as worker 1: everybody was told of 2 workers")
+
+
+def contradiction(requests: Sequence[Request]) -> Trial:
+    """A run that ends as soon as everybody has said who they are."""
+    trial = live(requests)
+    assert trial.named().kind == "mismatch", trial.named()
+    assert trial.decided_s - trial.spoke_s < TOLD_WITHIN_S
+    return trial
+
+
+def test_a_worker_with_another_port_for_a_server() -> None:
+    requests = planned()
+    endpoints = [requests[0].params["server_endpoints"][0], "127.0.0.1:9"]
+    found = contradiction(told(requests, WORKER_1, server_endpoints=endpoints)).named()
+    assert found.name == "worker 1" and found.node == node(requests, WORKER_1)
+    assert "was told of the servers" in found.because and "127.0.0.1:9," in found.because
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_two_workers_with_one_index(index: int) -> None:
+    other = WORKER_1 if index == 0 else WORKER_0
+    found = contradiction(told(planned(), other, index=index)).named()
+    assert {found.rank, *found.also} == {WORKER_0, WORKER_1}
+    assert f"are both worker {index}; nobody is worker {1 - index}" in found.because
+
+
+def test_two_servers_with_one_endpoint() -> None:
+    requests = planned()
+    found = contradiction(told(requests, SERVER_1, index=0, endpoint=requests[0].params["endpoint"])).named()
+    assert {found.rank, *found.also} == {SERVER_0, SERVER_1}
+
+
+def test_workers_that_disagree_on_their_number() -> None:
+    found = contradiction(told(planned(), WORKER_1, workers=3)).named()
+    assert found.rank == WORKER_1 and "was told of 3 workers" in found.because
+
+
+def test_a_role_that_does_not_exist() -> None:
+    found = contradiction(told(planned(), SERVER_1, role="SERVERS")).named()
+    assert found.rank == SERVER_1 and "the role 'SERVERS'" in found.because
+
+
+def test_a_server_whose_own_endpoint_is_in_no_list() -> None:
+    found = contradiction(told(planned(), SERVER_1, endpoint="127.0.0.9:60783")).named()
+    assert found.rank == SERVER_1 and "127.0.0.9:60783, which is not in its own list" in found.because
+
+
+def test_a_server_whose_address_is_another_hosts() -> None:
+    requests = planned()
+    endpoints = [requests[0].params["endpoint"], "192.0.2.1:6170"]
+    everybody = [replace(r, params={**r.params, "server_endpoints": endpoints}) for r in requests]
+    found = contradiction(told(everybody, SERVER_1, endpoint="192.0.2.1:6170")).named()
+    assert found.rank == SERVER_1 and "192.0.2.1 is no address of this host" in found.because
+
+
+def test_an_index_that_is_empty() -> None:
+    found = contradiction(told(planned(), WORKER_0, index="")).named()
+    assert found.rank == WORKER_0 and "the index '', which is no number" in found.because
+
+
+def test_a_model_of_another_shape_names_the_first_tensor() -> None:
+    ours = {"dense": [["hidden.weight", [256, 784]], ["hidden.bias", [256]]], "tables": []}
+    theirs = {"dense": [["hidden.weight", [128, 784]], ["hidden.bias", [128]]], "tables": []}
+    found = contradiction(told(planned(model=ours), WORKER_1, model=theirs)).named()
+    assert found.rank == WORKER_1
+    assert "hidden.weight [128, 784] float32, there it is hidden.weight [256, 784] float32" in found.because
+
+
+def test_another_mode() -> None:
+    found = contradiction(told(planned(), WORKER_1, mode="sync")).named()
+    assert {found.rank, *found.also} >= {WORKER_1} and "the mode sync" in found.because
+
+
+def test_a_port_that_somebody_else_holds() -> None:
+    import socket
+
+    requests = planned()
+    with socket.socket() as holder:
+        holder.bind(("0.0.0.0", int(requests[SERVER_1].params["endpoint"].rpartition(":")[2])))
+        holder.listen()
+        found = live(requests).named()
+    assert (found.rank, found.kind) == (SERVER_1, "endpoint") and "must serve, but cannot listen" in found.because
+
+
+WHEN = {"start": LAUNCHED, "middle": phases.EXACT, "end": phases.SERVERS}
+
+
+@pytest.mark.parametrize("when", WHEN)
+@pytest.mark.parametrize("number", [SERVER_1, WORKER_1], ids=["server", "worker"])
+@pytest.mark.parametrize("strike", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_a_process_that_is_killed_or_stopped_is_named(number: int, when: str, strike: signal.Signals) -> None:
+    requests = planned(steps=MANY_STEPS if when == "middle" else 6)
+    trial = live(requests, strike=Strike(node(requests, number), strike, WHEN[when]))
+    assert trial.struck_s, "it was through before the signal came"
+    found = trial.named()
+    name = "server 1" if number == SERVER_1 else "worker 1"
+    assert (found.rank, found.name, found.node) == (number, name, node(requests, number)), found
+    assert found.kind == ("dead" if strike is signal.SIGKILL else "stopped"), found
+    assert ("SIGKILL" if strike is signal.SIGKILL else "state T") in found.because
+    within_s = DEAD_WITHIN_S if strike is signal.SIGKILL else STOPPED_WITHIN_S
+    assert trial.decided_s - trial.struck_s < within_s
+    others = [failure for failure in trial.failures if not failure.startswith(found.node)]
+    assert all(f"because of {found.title}" in failure for failure in others), trial.failures
+
+
+@pytest.mark.parametrize(("mode", "number"), [("async", WORKER_1), ("sync", WORKER_1), ("async", SERVER_1)])
+def test_a_process_that_stalls_is_named_with_its_stack(mode: str, number: int) -> None:
+    drill = {"kind": "stall", "role": "server" if number == SERVER_1 else "worker", "index": 1, "step": 3}
+    trial = live(planned(mode, steps=20, drill=drill))
+    found = trial.named()
+    assert (found.rank, found.kind) == (number, "stuck"), found
+    assert any("stacks" in event.data for event in trial.events)

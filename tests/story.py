@@ -1,0 +1,107 @@
+"""What the members of a smoke run say, made up: for tests of who is to blame."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from preflight.culprit import Culprit, culprit
+from preflight.gang import members_of
+from preflight.recording import EventRecord, FactRecord, Unavailable
+from preflight.request import Request
+from reference_trainer import phases
+
+__all__ = ["Story"]
+
+
+class Story:
+    """What the members of a run said, told in order. Number r runs on node r."""
+
+    def __init__(self, world_size: int, *, servers: int = 0) -> None:
+        """A collective of so many ranks; or, with `servers`, a group whose first members are servers."""
+        self.servers = servers
+        self.requests = [Request("m:f", f"node{r}", {"rank": r, **self._part(r)}, group="g") for r in range(world_size)]
+        self.events: list[EventRecord] = []
+        self.records: list[FactRecord] = []
+
+    def say(self, rank: int, at_s: float, event: str, **data: Any) -> None:
+        self._add(rank, at_s, "child", {"event": event, **data})
+
+    def agent(self, rank: int, at_s: float, **data: Any) -> None:
+        self._add(rank, at_s, "agent", data)
+
+    def phase(self, rank: int, at_s: float, name: str) -> None:
+        self.say(rank, at_s, phases.PHASE, phase=name)
+
+    def collective(self, rank: int, at_s: float, number: int, *, took: float | None = None) -> None:
+        """Enter a collective, and leave it `took` seconds later."""
+        self.say(rank, at_s, phases.ENTERING, what=f"sum {number}", waiting_for=[], collective=number)
+        if took is not None:
+            self.say(rank, at_s + took, phases.LEFT, what=f"sum {number}", collective=number, seconds=took)
+
+    def beats(self, rank: int, start_s: float, end_s: float) -> None:
+        at_s = start_s
+        while at_s <= end_s:
+            self.say(rank, at_s, phases.BEAT, progress=0)
+            at_s += 0.5
+
+    def training(self, *, until_s: float, quiet: tuple[int, ...] = ()) -> None:
+        """Everybody is past the first sum at 5 s; all but the quiet ones beat until `until_s`."""
+        for rank in range(len(self.requests)):
+            self.phase(rank, 0.2, phases.STARTED)
+            self.phase(rank, 4.0, phases.GROUP)
+            self.collective(rank, 4.5, 1, took=0.1)
+            self.beats(rank, 0.5, 5.0 if rank in quiet else until_s)
+
+    def ends(
+        self,
+        rank: int,
+        at_s: float,
+        kind: str,
+        reason: str = "why",
+        code: int | None = None,
+        detail: str = "",
+    ) -> None:
+        why = Unavailable(kind, reason, detail, code)
+        self.records.append(FactRecord(self.requests[rank], None, why, 0.0, at_s))
+
+    def finishes(self, rank: int, at_s: float) -> None:
+        self.records.append(FactRecord(self.requests[rank], {}, None, 0.0, at_s))
+
+    def blame(self, now_s: float) -> Culprit | None:
+        return culprit(members_of(self.requests), self.events, self.records, now_s=now_s)
+
+    def hello(self, number: int, at_s: float = 0.2, **told: Any) -> None:
+        """Say what this member was told; what is not given is right."""
+        if not self.servers:
+            right: dict[str, Any] = {"rank": number, "world_size": len(self.requests), "master": "node0:29500"}
+        else:
+            endpoints = [f"10.0.0.{r}:6170" for r in range(self.servers)]
+            right = {
+                **self._part(number),
+                "servers": self.servers,
+                "workers": len(self.requests) - self.servers,
+                "server_endpoints": endpoints,
+                "endpoint": endpoints[number] if number < self.servers else "",
+                "parameters": "abc",
+                "tensors": ["a [2] float32 server 0", "b [3] float32 server 1"],
+            }
+        details = {**right, "pid": 100 + number, "host": f"host{number}", **told}
+        self.say(number, at_s, phases.PHASE, phase=phases.STARTED, details=details)
+
+    def hellos(self, *, without: Iterable[int] = ()) -> None:
+        """Everybody else starts as it should."""
+        for number in range(len(self.requests)):
+            if number not in without:
+                self.hello(number)
+
+    def _part(self, number: int) -> dict[str, Any]:
+        if not self.servers:
+            return {}
+        if number < self.servers:
+            return {"role": "server", "index": number}
+        return {"role": "worker", "index": number - self.servers}
+
+    def _add(self, rank: int, at_s: float, origin: str, data: dict[str, Any]) -> None:
+        request = self.requests[rank]
+        self.events.append(EventRecord(request.key, request.node, at_s, origin, data))

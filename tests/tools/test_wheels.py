@@ -1,0 +1,35 @@
+"""The script that writes the table of what wheels were built for, without asking the index."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+from preflight_checks.tables import table
+from tools.wheels import VERSIONS, Row, pins, text
+
+
+def test_what_requirements_pin() -> None:
+    requires = [
+        "filelock",
+        'nvidia-cuda-runtime-cu12==12.8.90; platform_system == "Linux" and platform_machine == "x86_64"',
+        "nvidia-cudnn-cu12 (==9.10.2.21) ; platform_system == 'Linux'",
+        'nvidia-nccl-cu12==2.23.4; extra == "and-cuda"',
+        "nvidia-cuda-nvrtc-cu12==12.8.93",
+    ]
+    assert pins(requires) == {"cuda": "12.8", "cudnn": "9.10.2.21", "nccl": "2.23.4"}
+    assert pins(["nvidia-cuda-runtime==13.0.96", "nvidia-cudnn-cu13>=9"]) == {"cuda": "13.0"}
+
+
+def test_what_is_written_can_be_read() -> None:
+    toml: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    document = toml.loads(text([Row("torch", "2.8.0", {"cuda": "12.8", "nccl": "2.27.3"})]))
+    assert document["wheel"] == [
+        {"framework": "torch", "version": "2.8", "looked_at": "2.8.0", "cuda": "12.8", "nccl": "2.27.3"}
+    ]
+
+
+def test_the_table_is_that_of_the_script() -> None:
+    listed = {version for versions in VERSIONS.values() for version in versions}
+    assert {row["looked_at"] for row in table("wheels")["wheel"]} <= listed
