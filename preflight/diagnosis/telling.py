@@ -9,7 +9,8 @@ from rich.text import Text
 from preflight.diagnosis.model import Answer, Cause, Certainty, Diagnosis, Effect, Line, Party, Pointer
 from preflight.reporters.base import Style
 from preflight.reporters.clean import clean
-from preflight.reporters.sheet import Sheet, count
+from preflight.reporters.grouping import count
+from preflight.reporters.sheet import Sheet
 
 _MOST_EFFECTS = 8
 _MOST_LOGS = 12

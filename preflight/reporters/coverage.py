@@ -7,14 +7,12 @@ rule or check, with -vv each of their answers.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 
-from preflight import catalog
-from preflight.config_file import declared_by, unknown
-from preflight.outcome import Outcome, Status
+from preflight.outcome import Status
 from preflight.report import ExitCode, Report
 from preflight.reporters.clean import fold_nodes
-from preflight.reporters.sheet import Sheet, count
+from preflight.reporters.grouping import by_area, by_reason, count, numbered, why_idle
+from preflight.reporters.sheet import Sheet
 from preflight.suppress import BASELINE, FILE_IGNORES
 
 #: So many things that could not be told are listed one by one before the rest is counted.
@@ -54,22 +52,11 @@ def _suppressed(sheet: Sheet, report: Report) -> None:
         place = f"{remark.location.path}:{remark.location.line}: " if remark.location else ""
         sheet.note(f"{place}{remark.message}")
     for idle in report.coverage.idle_suppressions:
-        why = _idle(idle.names, report)
+        why = why_idle(idle.names, report)
         if why:
             sheet.note(f"{idle.path}:{idle.span.line} suppresses {why}")
     for broken in report.coverage.broken:
         sheet.note(f"{broken.where} of {broken.plugin} cannot be loaded: {broken.why}")
-
-
-def _idle(names: Sequence[str], report: Report) -> str:
-    """Why a comment suppressed nothing; empty where its rule was simply not asked in this run."""
-    if not names:
-        return "nothing, because it names no rule; write `# preflight: ignore[ID] reason`"
-    judged = {word for outcome in report.outcomes for word in (outcome.id, outcome.name)}
-    if any(name.upper() in judged or name.lower() in judged for name in names):
-        return f"{', '.join(names)}, which found nothing"
-    missing = unknown((*names,), declared_by(report.configuration.site))
-    return "; ".join(f"{name}, which is no rule or check{hint}" for name, hint in missing.items())
 
 
 def _not_told(sheet: Sheet, report: Report) -> None:
@@ -82,7 +69,7 @@ def _not_told(sheet: Sheet, report: Report) -> None:
     listed = not_told if sheet.style.verbosity > 0 else short[:_MOST_LISTED]
     if listed:
         sheet.line("could not be told:", style="bold")
-        for same in _by_reason(listed):
+        for same in by_reason(listed):
             names = ", ".join(dict.fromkeys(f"{o.id} {o.name}" for o in same))
             subjects = tuple(dict.fromkeys(o.subject for o in same))
             sheet.wrapped(f"{names} ({fold_nodes(subjects)}): {same[0].reason}", hanging=2)
@@ -103,11 +90,11 @@ def _passed(sheet: Sheet, report: Report) -> None:
             continue
         if sheet.style.verbosity > 0:
             sheet.line(f"passed {title}:", style="bold")
-            for area, same in _by_area(here):
-                sheet.wrapped(f"{area}: {', '.join(_named(same))}", hanging=2)
+            for area, same in by_area(here):
+                sheet.wrapped(f"{area}: {', '.join(numbered(same))}", hanging=2)
         else:
             rules = count(len({outcome.id for outcome in here}), "rule" if stage == "lint" else "check")
-            about = ", ".join(area for area, _ in _by_area(here))
+            about = ", ".join(area for area, _ in by_area(here))
             sheet.wrapped(f"passed {title}: {rules} on {about}", indent=0, hanging=2)
         if stage in ("link", "smoke"):
             for subject in dict.fromkeys(outcome.subject for outcome in here):
@@ -138,30 +125,3 @@ def _each(sheet: Sheet, report: Report) -> None:
         sheet.wrapped(f"{status} {id} {name} ({about})" + (f": {reason}" if reason else ""), indent=0, hanging=2)
     if same:
         sheet.line()
-
-
-def _by_reason(outcomes: Sequence[Outcome]) -> list[list[Outcome]]:
-    """Outcomes that could not be told for one reason and of one thing, or by one rule, stand together."""
-    by_rule: dict[tuple[object, ...], list[Outcome]] = {}
-    for outcome in sorted(outcomes, key=lambda o: (not o.required, o.id, o.reason)):
-        by_rule.setdefault((outcome.required, outcome.id, outcome.reason), []).append(outcome)
-    found: dict[tuple[object, ...], list[Outcome]] = {}
-    for same in by_rule.values():
-        about = tuple(dict.fromkeys(outcome.subject for outcome in same))
-        found.setdefault((same[0].required, same[0].reason, about), []).extend(same)
-    return list(found.values())
-
-
-def _by_area(outcomes: Sequence[Outcome]) -> list[tuple[str, list[Outcome]]]:
-    """Outcomes by what their rules and checks are about, in words where the pack gives them."""
-    titles = catalog.areas()
-    found: dict[str, list[Outcome]] = {}
-    for outcome in sorted(outcomes, key=lambda o: o.id):
-        found.setdefault(titles.get(outcome.id[:3], outcome.id[:3]), []).append(outcome)
-    return sorted(found.items(), key=lambda pair: pair[0].lower())
-
-
-def _named(outcomes: Sequence[Outcome]) -> list[str]:
-    """`BAT001 deepspeed-batch-product-mismatch (3)`: each rule, with how many subjects it passed."""
-    numbers = Counter((outcome.id, outcome.name) for outcome in outcomes)
-    return [f"{id} {name}" + (f" ({number})" if number > 1 else "") for (id, name), number in numbers.items()]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -15,7 +14,8 @@ from preflight.report import ExitCode, Report
 from preflight.reporters.base import Style
 from preflight.reporters.clean import clean, fold_nodes
 from preflight.reporters.coverage import print_coverage
-from preflight.reporters.sheet import Sheet, count
+from preflight.reporters.grouping import count, counted, folded_evidence, mendable
+from preflight.reporters.sheet import Sheet
 
 _COLORS = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.INFO: "bold cyan"}
 _VERDICTS = {
@@ -57,7 +57,7 @@ class _Page:
             by_file.setdefault(finding.locations[0].path if finding.locations else "", []).append(finding)
         for path, findings in by_file.items():
             if path and len(by_file) > 1 and len(self._report.jobs) > 1:
-                self._sheet.line(Text.assemble((clean(path), "bold underline"), f"  {_counted(findings)}"))
+                self._sheet.line(Text.assemble((clean(path), "bold underline"), f"  {counted(findings)}"))
                 self._sheet.line()
             for finding in findings:
                 self._finding(finding)
@@ -76,7 +76,7 @@ class _Page:
             line.append(f"{severity.value:<7}", style=_COLORS[severity])
             line.append(f"  {id} {name}")
             if safe[id] or unsafe[id]:
-                line.append(f"  ({_mendable(safe[id], unsafe[id])})")
+                line.append(f"  ({mendable(safe[id], unsafe[id])})")
             self._sheet.line(line)
         if numbers:
             self._sheet.line()
@@ -141,7 +141,7 @@ class _Page:
         self._sheet.wrapped(finding.message)
         for location in finding.locations:
             self._location(location, finding.message)
-        for evidence in _shown(finding.evidence):
+        for evidence in folded_evidence(finding.evidence):
             self._evidence(evidence, said=evidence.observed in finding.message)
         if finding.remedy:
             self._sheet.wrapped(finding.remedy, label="fix: ", style="green")
@@ -214,9 +214,9 @@ class _Page:
         if fixes:
             safe = sum(fix.safe for fix in fixes)
             self._sheet.wrapped(
-                f"{_mendable(safe, len(fixes) - safe)} (with --diff for --fix it is only shown)", indent=0, hanging=2
+                f"{mendable(safe, len(fixes) - safe)} (with --diff for --fix it is only shown)", indent=0, hanging=2
             )
-        said = [_counted(report.findings)] if report.findings else []
+        said = [counted(report.findings)] if report.findings else []
         required = sum(outcome.required for outcome in report.coverage.not_told)
         if required:
             said.append(f"{required} that had to be told and could not")
@@ -238,36 +238,6 @@ class _Page:
                 style="bold yellow",
             )
         self._sheet.line(line)
-
-
-def _mendable(safe: int, unsafe: int) -> str:
-    """`2 can be mended by --fix, 1 by --fix --unsafe-fixes`."""
-    said = [f"{safe} can be mended by --fix"] if safe else []
-    if unsafe:
-        said.append(f"{unsafe} {'' if safe else 'can be mended '}by --fix --unsafe-fixes")
-    return ", ".join(said)
-
-
-def _counted(findings: Sequence[Finding]) -> str:
-    """`2 errors, 1 warning, 3 info`."""
-    counts = Counter(finding.severity for finding in findings)
-    said = [count(counts[s], s.value) for s in (Severity.ERROR, Severity.WARNING) if counts[s]]
-    return ", ".join([*said, f"{counts[Severity.INFO]} info"] if counts[Severity.INFO] else said)
-
-
-def _shown(evidence: Sequence[Evidence]) -> Sequence[Evidence]:
-    """Evidence worth a line each; many nodes that saw the same are shown once."""
-    seen: dict[tuple[str, str], list[Evidence]] = {}
-    for item in evidence:
-        seen.setdefault((item.observed, item.expected), []).append(item)
-    folded: list[Evidence] = []
-    for items in seen.values():
-        first = items[0]
-        nodes = tuple(dict.fromkeys(item.node for item in items if item.node))
-        folded.append(
-            Evidence(first.fact, first.observed, first.expected, first.command, fold_nodes(nodes), first.at_s)
-        )
-    return folded[:8]
 
 
 def _window(location: Location, width: int) -> tuple[str, int, int]:

@@ -59,8 +59,3 @@ class Sheet:
                 line.append(piece.plain.rstrip(), style="none" if label else style)
                 self.line(line)
                 first = False
-
-
-def count(number: int, what: str) -> str:
-    """`1 finding`, `3 findings`."""
-    return f"{number} {what}{'' if number == 1 else 's'}"
