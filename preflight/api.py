@@ -232,12 +232,15 @@ def _judge(recording: Recording | str | Path) -> Report:
     if recording.verb == SMOKE:
         # Of such a run the files were read, and nodes asked, only as far as the run itself needs it.
         checks = tuple(check for check in checks if check.when == "smoke")
+    exhibitors, unshown = catalog.exhibitors() if recording.verb != "lint" else ((), ())
     return report_on(
         recording,
         rules,
         checks,
         plugins=_plugins(),
         broken=_broken(recording.verb),
+        exhibitors=exhibitors,
+        unshown=unshown,
     )
 
 

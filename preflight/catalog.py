@@ -18,7 +18,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
-from preflight.judgement import Check, Rule
+from preflight.judgement import Check, MakeExhibits, Rule
 
 RULES = "preflight.rules"
 CHECKS = "preflight.checks"
@@ -29,7 +29,7 @@ REPORTERS = "preflight.reporters"
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """Something a plugin names that cannot be loaded. `where` is the entry of the pack, `why` the error."""
+    """Something a plugin names that cannot be loaded or used. `where` is the entry of the pack, `why` the error."""
 
     group: str
     plugin: str
@@ -44,6 +44,15 @@ class Loaded:
     items: tuple[Any, ...]
     broken: tuple[Broken, ...]
     plugins: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Exhibitor:
+    """A function of a pack of checks that makes exhibits of a recording."""
+
+    plugin: str
+    where: str
+    make: MakeExhibits
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +168,29 @@ def symptom_tables() -> dict[str, tuple[str, ...]]:
         if isinstance(said, tuple) and said:
             found[point.module.partition(".")[0]] = tuple(map(str, said))
     return found
+
+
+def exhibitors() -> tuple[tuple[Exhibitor, ...], tuple[Broken, ...]]:
+    """What makes exhibits, as packs of checks name it in `EXHIBITS` beside `PACK`, and what of it cannot be loaded."""
+    found: list[Exhibitor] = []
+    broken: list[Broken] = []
+    for point in _points(CHECKS):
+        plugin = _label(point)
+        try:
+            entries = _entries(getattr(importlib.import_module(point.module), "EXHIBITS", ()))
+        except (Exception, SystemExit) as error:
+            broken.append(Broken(CHECKS, plugin, "EXHIBITS", _why(error)))
+            continue
+        for entry in entries:
+            try:
+                make = _resolve(entry)
+                if not callable(make):
+                    raise TypeError(f"it is no function but {type(make).__name__}")
+            except (Exception, SystemExit) as error:
+                broken.append(Broken(CHECKS, plugin, str(entry), _why(error)))
+            else:
+                found.append(Exhibitor(plugin, str(entry), make))
+    return tuple(found), tuple(broken)
 
 
 def named(group: str, name: str) -> Any:

@@ -37,8 +37,19 @@ def selected(meta: Meta, configuration: Configuration) -> bool:
     return mandatory or PROFILES.index(meta.profile) <= PROFILES.index(configuration.profile)
 
 
-def outcomes_of(recording: Recording, rules: Sequence[Rule], checks: Sequence[Check]) -> tuple[Outcome, ...]:
-    """All outcomes of a recording, ordered by id, then job name, then the order in which they were stated."""
+def fleet_of(recording: Recording) -> Fleet:
+    """The nodes of a recording as checks see them."""
+    return Fleet(recording.nodes, recording.executor, recording.origin, recording.cluster, recording.wish)
+
+
+def outcomes_of(
+    recording: Recording, rules: Sequence[Rule], checks: Sequence[Check], *, facts: Facts | None = None
+) -> tuple[Outcome, ...]:
+    """All outcomes of a recording, ordered by id, then job name, then the order in which they were stated.
+
+    `facts` are those of the recording, for whoever looks at them afterwards, too, and then lets go (`once.forget`) of
+    what was worked out for them.
+    """
     found: list[Outcome] = []
     configuration = recording.configuration
     jobs = _in_order(recording.jobs)
@@ -48,7 +59,10 @@ def outcomes_of(recording: Recording, rules: Sequence[Rule], checks: Sequence[Ch
             for job in jobs:
                 found.extend(_isolated(rule.meta, job, functools.partial(rule.judge, job), chosen=chosen))
     if recording.verb != "lint":
-        found.extend(_outcomes_of_checks(recording, checks))
+        seen = Facts(recording.facts, recording.events) if facts is None else facts
+        found.extend(_outcomes_of_checks(recording, checks, seen))
+        if facts is None:
+            forget(seen)
         for job in jobs:
             forget(job)
     # What is said of a file that several jobs share is said once.
@@ -59,9 +73,8 @@ def _in_order(jobs: Sequence[Job]) -> list[Job]:
     return sorted(jobs, key=lambda job: job.name)
 
 
-def _outcomes_of_checks(recording: Recording, checks: Sequence[Check]) -> Iterator[Outcome]:
-    fleet = Fleet(recording.nodes, recording.executor, recording.origin, recording.cluster, recording.wish)
-    facts = Facts(recording.facts, recording.events)
+def _outcomes_of_checks(recording: Recording, checks: Sequence[Check], facts: Facts) -> Iterator[Outcome]:
+    fleet = fleet_of(recording)
     skipped = {stage.name: stage.skipped for stage in recording.stages if stage.skipped}
     unplanned = {(check.id, check.job): check.traceback for check in recording.unplanned}
     ran = {stage.name for stage in recording.stages if not stage.skipped}
@@ -83,7 +96,6 @@ def _outcomes_of_checks(recording: Recording, checks: Sequence[Check]) -> Iterat
                 yield _outcome(
                     check.meta, job, Verdict(Status.UNKNOWN, job.name, reason, required=cut_short), check.when
                 )
-    forget(facts)
 
 
 def _isolated(

@@ -23,6 +23,7 @@ from preflight.job.span import LONGEST_SNIPPET
 from preflight.outcome import PROFILES, Confidence, Edit, Evidence, Fix, Location, Severity, Status
 
 if TYPE_CHECKING:
+    from preflight.exhibit import Exhibit
     from preflight.recording import Facts, Fleet
     from preflight.request import Request
 
@@ -259,6 +260,8 @@ def place(item: Place, note: str = "") -> Location:
 JudgeJob: TypeAlias = "Callable[[Job], Iterable[Verdict]]"
 PlanRequests: TypeAlias = "Callable[[Job, Fleet, Facts], Iterable[Request]]"
 JudgeFacts: TypeAlias = "Callable[[Job, Fleet, Facts], Iterable[Verdict]]"
+#: What a pack names in `EXHIBITS` beside `PACK`: pure, and silent where there is nothing to show.
+MakeExhibits: TypeAlias = "Callable[[Job, Fleet, Facts], Iterable[Exhibit]]"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,17 +11,21 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from preflight.catalog import Broken
+from preflight.catalog import Broken, Exhibitor
 from preflight.configuration import Accepted, Configuration
 from preflight.document import schema_of, to_bytes
-from preflight.engine import SMOKE, outcomes_of
+from preflight.engine import SMOKE, fleet_of, outcomes_of
 from preflight.job import UNSEEN, Job, Suppression
 from preflight.judgement import Check, Rule
+from preflight.once import forget
 from preflight.outcome import Finding, Outcome, Severity, Status, VerdictKind
-from preflight.recording import NodeRecord, Origin, Recording, StageRecord, Wish
+from preflight.recording import Facts, NodeRecord, Origin, Recording, StageRecord, Wish
 from preflight.suppress import Remark, sift
+
+if TYPE_CHECKING:
+    from preflight.exhibit import Exhibit
 
 SCHEMA_VERSION = 1
 
@@ -81,7 +85,8 @@ class Coverage:
 
     `not_told` are the unknown outcomes, required ones first; `idle_suppressions` are comments that suppress
     nothing, `idle_baseline` entries of the baseline whose finding is gone from a file that was read; `remarks` say
-    the same of waivers and the baseline, and what ended; `broken` are parts of plugins that could not be loaded.
+    the same of waivers and the baseline, and what ended; `broken` are parts of plugins that could not be loaded,
+    or that made no exhibit.
     """
 
     passed: int = 0
@@ -97,7 +102,11 @@ class Coverage:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The whole answer. Order is deterministic: findings worst first, outcomes by id."""
+    """The whole answer. Order is deterministic: findings worst first, outcomes by id, exhibits as the packs name them.
+
+    Whoever reads reports with pydantic takes `adapter`: what exhibits are made of is not imported with this class,
+    because lint has none.
+    """
 
     tool: Tool
     run: Run
@@ -112,6 +121,7 @@ class Report:
     exit_code: int
     schema_version: int = SCHEMA_VERSION
     configuration: Configuration = field(default_factory=Configuration)
+    exhibits: tuple[Exhibit, ...] = ()
 
 
 def report_on(
@@ -121,9 +131,22 @@ def report_on(
     *,
     plugins: tuple[str, ...] = (),
     broken: tuple[Broken, ...] = (),
+    exhibitors: Sequence[Exhibitor] = (),
+    unshown: tuple[Broken, ...] = (),
 ) -> Report:
-    """Judge a recording and put everything a reader may want into one report."""
-    outcomes = outcomes_of(recording, rules, checks)
+    """Judge a recording and put everything a reader may want into one report.
+
+    `exhibitors` make its exhibits; `unshown` are those that could not be loaded. Neither has a part in the verdict.
+    """
+    facts = Facts(recording.facts, recording.events)
+    outcomes = outcomes_of(recording, rules, checks, facts=facts)
+    exhibits: tuple[Exhibit, ...] = ()
+    if exhibitors:
+        from preflight.showing import shown
+
+        show = shown(exhibitors, recording.jobs, fleet_of(recording), facts)
+        exhibits, unshown = show.exhibits, (*unshown, *show.broken)
+    forget(facts)
     sifted = sift(outcomes, recording)
     counts = Counter(outcome.status for outcome in outcomes)
     not_told = sorted(
@@ -154,13 +177,14 @@ def report_on(
             not_applicable=counts[Status.NOT_APPLICABLE],
             not_told=tuple(not_told),
             idle_suppressions=sifted.unused,
-            broken=broken,
+            broken=(*broken, *unshown),
             remarks=sifted.remarks,
             idle_baseline=sifted.stale,
         ),
         verdict=verdict,
         exit_code=_exit_code(recording, verdict, broken),
         configuration=recording.configuration,
+        exhibits=exhibits,
     )
 
 
@@ -241,10 +265,14 @@ def to_json(report: Report) -> bytes:
 
 def schema() -> dict[str, Any]:
     """JSON Schema (2020-12) of what `to_json` writes."""
-    return schema_of(_adapter(), "preflight report")
+    return schema_of(adapter(), "preflight report")
 
 
-def _adapter() -> Any:
+def adapter() -> Any:
+    """What reads and describes reports with pydantic."""
     from pydantic import TypeAdapter
+
+    # Looked up here when the annotations of `Report` are resolved.
+    from preflight.exhibit import Exhibit  # noqa: F401
 
     return TypeAdapter(Report)

@@ -56,7 +56,7 @@ def _suppressed(sheet: Sheet, report: Report) -> None:
         if why:
             sheet.note(f"{idle.path}:{idle.span.line} suppresses {why}")
     for broken in report.coverage.broken:
-        sheet.note(f"{broken.where} of {broken.plugin} cannot be loaded: {broken.why}")
+        sheet.note(f"{broken.where} of {broken.plugin} cannot be used: {broken.why}")
 
 
 def _not_told(sheet: Sheet, report: Report) -> None:
