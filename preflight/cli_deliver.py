@@ -9,6 +9,7 @@ import click
 
 if TYPE_CHECKING:
     from preflight.report import Report
+    from preflight.reporters.base import Style
 
 
 def deliver_report(verb: str, chosen: dict[str, Any], make: Callable[[], Report], *, output: str = "") -> int:
@@ -20,10 +21,10 @@ def deliver_report(verb: str, chosen: dict[str, Any], make: Callable[[], Report]
     from preflight.errors import UsageError
 
     outputs = deliver.outputs(chosen["outputs"] or ((output,) if output else ()))
-    shown = {"color": chosen["color"], "verbosity": -1 if chosen["quiet"] else chosen["verbose"]}
+    style = _style(chosen)
 
     def hand_out(report: Report) -> int:
-        deliver.deliver(report, outputs, statistics=chosen["statistics"], **shown)
+        deliver.deliver(report, outputs, color=chosen["color"], style=style)
         return report.exit_code
 
     try:
@@ -36,3 +37,16 @@ def deliver_report(verb: str, chosen: dict[str, Any], make: Callable[[], Report]
         hand_out(api.crashed(error, verb=verb))
         raise
     return hand_out(report)
+
+
+def _style(chosen: dict[str, Any]) -> Style:
+    """How much is wanted of the report."""
+    from preflight.errors import UsageError
+    from preflight.reporters.base import Style
+
+    if chosen["concise"] and chosen["statistics"]:
+        raise UsageError("--concise lists findings, and --statistics counts them instead; leave one of them out")
+    if chosen["quiet"] and chosen["verbose"]:
+        raise UsageError("--quiet asks for less and --verbose for more; leave one of them out")
+    verbosity = -1 if chosen["quiet"] else chosen["verbose"]
+    return Style(verbosity=verbosity, statistics=chosen["statistics"], concise=chosen["concise"])

@@ -28,7 +28,11 @@ FORMATS = ("text", "json")
     help="Read by the symptoms of this TOML file, too, and first. Repeatable.",
 )
 @click.option("-v", "--verbose", count=True, help="Also list the logs that were read; -vv all of them.")
-@click.option("--color/--no-color", default=None, help="Colours; without it, on a terminal unless NO_COLOR is set.")
+@click.option(
+    "--color/--no-color",
+    default=None,
+    help="Colours; without it, on a terminal unless NO_COLOR is set, and wherever FORCE_COLOR is.",
+)
 def diagnose(
     logs: tuple[Path, ...], outputs: tuple[str, ...], symptoms: tuple[Path, ...], verbose: int, color: bool | None
 ) -> int:
@@ -50,7 +54,9 @@ def diagnose(
             content = to_json(found)
         else:
             from preflight.diagnosis.telling import page
+            from preflight.terminal import encoded
 
-            content = page(found, deliver.style_of(path, color, verbose)).encode("utf-8", "replace")
+            style = deliver.style_of(path, color, verbose)
+            content = encoded(page(found, style), style.encoding)
         deliver.print_bytes(content) if path is None else deliver.write(path, content)
     return found.exit_code

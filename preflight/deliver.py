@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from preflight import catalog
+from preflight import catalog, last_page, terminal
 from preflight.errors import UsageError
 from preflight.report import Report
 from preflight.reporters.base import Reporter, Style
 from preflight.reporters.clean import clean
-
-#: So wide is text that goes to a file or a pipe.
-_PLAIN_WIDTH = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +56,8 @@ def targets(wanted: Sequence[str], formats: Sequence[str]) -> tuple[tuple[str, P
 def style_of(path: Path | None, color: bool | None, verbosity: int) -> Style:
     """How text looks that goes to a file, or to standard output."""
     if path is None:
-        return _terminal_style(color, verbosity, False)
-    return Style(width=_PLAIN_WIDTH, color=bool(color), verbosity=verbosity)
+        return _for_stdout(Style(verbosity=verbosity), color)
+    return Style(color=bool(color), verbosity=verbosity)
 
 
 def _refuse_two(paths: Sequence[Path | None]) -> None:
@@ -69,22 +65,22 @@ def _refuse_two(paths: Sequence[Path | None]) -> None:
         raise UsageError("only one format can go to standard output; give the others a file: --output json:report.json")
 
 
-def deliver(
-    report: Report, to: Sequence[Output], *, color: bool | None, verbosity: int = 0, statistics: bool = False
-) -> None:
+def deliver(report: Report, to: Sequence[Output], *, color: bool | None, style: Style | None = None) -> None:
     """Render `report` once for each output. One that fails does not keep the others from being written.
+
+    `style` says how much is wanted; width, colours and letters are those of where each output goes.
 
     Raises:
         UsageError: a file that cannot be written.
     """
+    asked = style or Style()
     failure: Exception | None = None
     for output in to:
         try:
             if output.path is None:
-                print_bytes(output.reporter.render(report, _terminal_style(color, verbosity, statistics)))
+                print_bytes(_for_screen(report, output.reporter, _for_stdout(asked, color)))
             else:
-                style = Style(width=_PLAIN_WIDTH, color=bool(color), verbosity=verbosity, statistics=statistics)
-                write(output.path, output.reporter.render(report, style))
+                write(output.path, output.reporter.render(report, replace(asked, color=bool(color))))
         except Exception as error:
             failure = failure or error
     if failure is not None:
@@ -128,12 +124,32 @@ def _taken_apart(wanted: str) -> tuple[str, Path | None]:
     return name, Path(path) if path else None
 
 
-def _terminal_style(color: bool | None, verbosity: int, statistics: bool) -> Style:
-    terminal = sys.stdout.isatty()
-    if color is None:
-        color = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    width = shutil.get_terminal_size((_PLAIN_WIDTH, 40)).columns if terminal else _PLAIN_WIDTH
-    return Style(width=max(40, min(width, 140)), color=color, verbosity=verbosity, statistics=statistics)
+def _for_stdout(asked: Style, color: bool | None) -> Style:
+    return replace(
+        asked,
+        width=terminal.width_of(sys.stdout),
+        color=terminal.wants_color(sys.stdout, color),
+        encoding=terminal.encoding_of(sys.stdout),
+    )
+
+
+def _for_screen(report: Report, reporter: Reporter, style: Style) -> bytes:
+    """What goes to standard output: all of it, or what fits on a screen and where the rest is.
+
+    Only what a person looks at is told in short, and only where more was not asked for: whoever reads a pipe, or says
+    -v, gets everything.
+    """
+    whole = reporter.render(report, style)
+    height = terminal.height_of(sys.stdout)
+    if height is None or not getattr(reporter, "shortens", False) or style.verbosity > 0:
+        return whole
+    if style.concise or style.statistics:
+        return whole
+    short = reporter.render(report, replace(style, height=height))
+    if short == whole:
+        return whole
+    rest = last_page.keep(report.run.verb, reporter.render(report, Style(verbosity=1)))
+    return reporter.render(report, replace(style, height=height, rest=rest))
 
 
 def write(path: Path, data: bytes) -> None:

@@ -39,7 +39,9 @@ _VERBOSE = click.option(
 )
 _QUIET = click.option("-q", "--quiet", is_flag=True, help="Findings and the verdict alone.")
 _COLOR = click.option(
-    "--color/--no-color", default=None, help="Colours; without it, on a terminal unless NO_COLOR is set."
+    "--color/--no-color",
+    default=None,
+    help="Colours; without it, on a terminal unless NO_COLOR is set, and wherever FORCE_COLOR is.",
 )
 _ALLOW_INCOMPLETE = click.option(
     "--allow-incomplete", is_flag=True, help="Exit 0 instead of 3 when something could not be told."
@@ -47,7 +49,10 @@ _ALLOW_INCOMPLETE = click.option(
 _STATISTICS = click.option(
     "--statistics", is_flag=True, help="Count the findings of each rule instead of listing them."
 )
-SHOWING: Callable[[F], F] = together(OUTPUT, _VERBOSE, _QUIET, _STATISTICS, _COLOR)
+_CONCISE = click.option(
+    "--concise", is_flag=True, help="One line for each finding, for grep and editors: path:line:col: error[ID] message."
+)
+SHOWING: Callable[[F], F] = together(OUTPUT, _VERBOSE, _QUIET, _CONCISE, _STATISTICS, _COLOR)
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 

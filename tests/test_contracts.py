@@ -38,7 +38,10 @@ HEAVY = {
 #: Where a terminal is needed at once; who may need an event loop, what lint leaves unimported says (test_imports).
 #: The reader of YAML is itself imported only by a source that has some to read.
 ALLOWED = {
-    "rich": {"preflight.diagnosis.telling", *(f"preflight.reporters.{name}" for name in ("page", "coverage", "sheet"))},
+    "rich": {
+        "preflight.diagnosis.telling",
+        *(f"preflight.reporters.{name}" for name in ("brief", "concise", "coverage", "page", "sheet")),
+    },
     "yaml": {"preflight.sources.lenient_yaml"},
 }
 LAZY = {"preflight.sources.lenient_yaml"}

@@ -8,38 +8,35 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from preflight.hosts import hosts_of, ways_without
-from preflight.outcome import Evidence, Finding, Location, Severity, Status, VerdictKind
+from preflight.outcome import Evidence, Finding, Location, Status
 from preflight.recording import Origin
 from preflight.report import ExitCode, Report
 from preflight.reporters.base import Style
 from preflight.reporters.clean import clean, fold_nodes
 from preflight.reporters.coverage import print_coverage
 from preflight.reporters.grouping import count, counted, folded_evidence, mendable
+from preflight.reporters.palette import SEVERITIES, VERDICTS
 from preflight.reporters.sheet import Sheet
-
-_COLORS = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.INFO: "bold cyan"}
-_VERDICTS = {
-    VerdictKind.GO: "bold green",
-    VerdictKind.NO_GO: "bold red",
-    VerdictKind.INCOMPLETE: "bold yellow",
-}
 
 
 def page(report: Report, style: Style) -> str:
     """The report as text, with ANSI colours when `style` asks for them."""
     sheet = Sheet(style)
-    _Page(sheet, report).print()
+    Page(sheet, report).print()
     return sheet.text()
 
 
-class _Page:
+class Page:
+    """The parts of a report, each written on request, so that a shorter page can be made of some of them."""
+
     def __init__(self, sheet: Sheet, report: Report) -> None:
         self._sheet = sheet
         self._report = report
 
     def print(self) -> None:
+        """All of them."""
         self._head()
-        self._drill()
+        self.drill()
         if self._sheet.style.statistics:
             self._statistics()
         else:
@@ -47,8 +44,9 @@ class _Page:
         if self._sheet.style.verbosity >= 0:
             print_coverage(self._sheet, self._report)
             self._grounds()
-            self._hosts()
-        self._verdict()
+            self.hosts()
+        self.mendable()
+        self.verdict()
 
     def _findings(self) -> None:
         """Worst first; of a repository with several faulty files, file by file."""
@@ -73,7 +71,7 @@ class _Page:
             numbers.items(), key=lambda item: (-item[0][0].rank, -item[1], item[0][1])
         ):
             line = Text(f"{number:>{width}}  ")
-            line.append(f"{severity.value:<7}", style=_COLORS[severity])
+            line.append(f"{severity.value:<7}", style=SEVERITIES[severity])
             line.append(f"  {id} {name}")
             if safe[id] or unsafe[id]:
                 line.append(f"  ({mendable(safe[id], unsafe[id])})")
@@ -85,14 +83,7 @@ class _Page:
         report = self._report
         if not report.nodes and not report.run.origin:
             return
-        answered = tuple(record.node.name for record in report.nodes if not record.problem)
-        silent = tuple(record.node.name for record in report.nodes if record.problem)
-        if report.nodes:
-            line = Text(f"{len(answered)} of {len(report.nodes)} nodes answered over {report.run.executor}: ")
-            line.append(fold_nodes(answered) or "none")
-            if silent:
-                line.append(f"; silent: {fold_nodes(silent)}", style="bold red")
-            self._sheet.line(line)
+        self.answered()
         if report.run.origin is not None:
             self._whence(report.run.origin)
         parts = [
@@ -107,7 +98,19 @@ class _Page:
             self._sheet.wrapped(f"ranks: {clean(report.run.context)}", indent=0, hanging=2)
         self._sheet.line()
 
-    def _drill(self) -> None:
+    def answered(self) -> None:
+        """How many nodes answered, and which did not."""
+        report = self._report
+        answered = tuple(record.node.name for record in report.nodes if not record.problem)
+        silent = tuple(record.node.name for record in report.nodes if record.problem)
+        if report.nodes:
+            line = Text(f"{len(answered)} of {len(report.nodes)} nodes answered over {report.run.executor}: ")
+            line.append(fold_nodes(answered) or "none")
+            if silent:
+                line.append(f"; silent: {fold_nodes(silent)}", style="bold red")
+            self._sheet.line(line)
+
+    def drill(self) -> None:
         """That a fault was played: nobody shall take this for a verdict about the nodes."""
         drill = self._report.run.wish.drill
         if drill is None:
@@ -133,7 +136,7 @@ class _Page:
 
     def _finding(self, finding: Finding) -> None:
         head = Text()
-        head.append(finding.severity.value, style=_COLORS[finding.severity])
+        head.append(finding.severity.value, style=SEVERITIES[finding.severity])
         head.append(f"[{finding.id}] {finding.name}", style="bold")
         if finding.nodes:
             head.append(f"  on {fold_nodes(finding.nodes)}")
@@ -196,7 +199,7 @@ class _Page:
                     "name the files together to have them judged as one job"
                 )
 
-    def _hosts(self) -> None:
+    def hosts(self) -> None:
         """Which nodes to do without, and how, where some are fit and others are not."""
         hosts = hosts_of(self._report)
         if not hosts.failing or not (hosts.passing or hosts.untold):
@@ -208,7 +211,8 @@ class _Page:
             # Not wrapped: it is there to be copied.
             self._sheet.line(Text(f"  without them: {clean(way)}"))
 
-    def _verdict(self) -> None:
+    def mendable(self) -> None:
+        """How many findings can be mended by an option."""
         report = self._report
         fixes = [finding.fix for finding in report.findings if finding.fix is not None]
         if fixes:
@@ -216,11 +220,15 @@ class _Page:
             self._sheet.wrapped(
                 f"{mendable(safe, len(fixes) - safe)} (with --diff for --fix it is only shown)", indent=0, hanging=2
             )
+
+    def verdict(self) -> None:
+        """The one word, and what it rests on."""
+        report = self._report
         said = [counted(report.findings)] if report.findings else []
         required = sum(outcome.required for outcome in report.coverage.not_told)
         if required:
             said.append(f"{required} that had to be told and could not")
-        line = Text(report.verdict.value.upper(), style=_VERDICTS[report.verdict])
+        line = Text(report.verdict.value.upper(), style=VERDICTS[report.verdict])
         drill = report.run.wish.drill
         if drill is not None:
             line = Text("DRILL ", style="bold magenta") + line
