@@ -221,3 +221,9 @@ PACK = (
     "preflight_checks.smoke.server_results:servers_trained_nothing",
     "preflight_checks.smoke.drill_named:drill_not_named",
 )
+
+#: Every function that makes exhibits of what was measured, in the order in which a report shows them.
+EXHIBITS = (
+    "preflight_checks.exhibits.nodes:nodes",
+    "preflight_checks.exhibits.versions:versions",
+)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -30,6 +31,11 @@ IN_STEP = (
 #: Of larger fleets each node tells only these, and a digest of all.
 MOST_LISTED = 128
 FOLLOWED = (*IN_STEP, "torch", "paddlepaddle*", "deepspeed", "accelerate", "horovod", "ray", "onnxruntime*")
+
+
+def computed_in_step(name: str) -> bool:
+    """Whether ranks exchange data with this package, or compute with it in step."""
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in IN_STEP)
 
 
 def plan_installed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:

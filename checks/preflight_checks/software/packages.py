@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Iterator, Mapping
 
 from preflight.job import Job
@@ -10,7 +9,7 @@ from preflight.judgement import Verdict, check, failed, not_applicable, passed, 
 from preflight.outcome import Confidence, Evidence, Severity
 from preflight.recording import Facts, Fleet
 from preflight.request import Request
-from preflight_checks.context.context import IN_STEP, plan_installed
+from preflight_checks.context.context import computed_in_step, plan_installed
 from preflight_checks.demands import fold, unseen
 from preflight_checks.majority import split
 from preflight_checks.probes.installed import Installed, installed
@@ -101,7 +100,9 @@ def package_set_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
         found = split({node: value.distributions.get(name, "none") for node, value in have.items()})
         if found is not None and found.odd:
             shown = fold((f"{version} on {node}" for node, version in found.odd.items()), 3)
-            together.setdefault((_in_step(name), tuple(found.odd)), {})[name] = f"{name} {shown} ({found.common})"
+            together.setdefault((computed_in_step(name), tuple(found.odd)), {})[name] = (
+                f"{name} {shown} ({found.common})"
+            )
     for (in_step, nodes), differing in together.items():
         yield _packages_finding(have, nodes, differing, in_step=in_step)
     if len(sets) > 1 and not unlike and (found := split({node: value.digest for node, value in have.items()})):
@@ -121,10 +122,6 @@ def _others(have: Mapping[str, Installed], nodes: tuple[str, ...]) -> Verdict:
         remedy="Run all ranks from one environment.",
         severity=Severity.INFO,
     )
-
-
-def _in_step(name: str) -> bool:
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in IN_STEP)
 
 
 def _packages_finding(
