@@ -15,6 +15,20 @@ from preflight.report import Report
 from preflight.reporters.base import Reporter, Style
 from preflight.reporters.clean import clean
 
+#: Formats by what else they are called.
+_ALSO_CALLED = {
+    "prometheus": "openmetrics",
+    "prom": "openmetrics",
+    "xunit": "junit",
+    "xml": "junit",
+    "codequality": "gitlab",
+    "code-quality": "gitlab",
+    "codeclimate": "gitlab",
+    "annotations": "github",
+    "actions": "github",
+    "txt": "text",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Output:
@@ -109,7 +123,9 @@ def _parsed(wanted: str) -> Output:
     try:
         reporter = catalog.named(catalog.REPORTERS, name)
     except KeyError as error:
-        raise UsageError(f"--output {wanted}: {error.args[0]}") from None
+        meant = _ALSO_CALLED.get(name.lower())
+        said = f"there is no {name!r}; that is called {meant!r} here" if meant else error.args[0]
+        raise UsageError(f"--output {wanted}: {said}") from None
     return Output(reporter, path)
 
 

@@ -32,7 +32,8 @@ OUTPUT = click.option(
     "outputs",
     multiple=True,
     metavar="FORMAT[:FILE]",
-    help="Write the report as text (default), json, sarif, or a list: passing-hosts, failing-hosts. Repeatable.",
+    help="Write the report as text (default), json, sarif, junit, github, gitlab, openmetrics, ctrf, or a list: "
+    "passing-hosts, failing-hosts, untold-hosts. Repeatable.",
 )
 _VERBOSE = click.option(
     "-v", "--verbose", count=True, help="Also list what passed and what could not be told; -vv everything."

@@ -86,6 +86,8 @@ def test_1_no_go(tree: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
         (["lint", ".", "--select", "RDV01"], "RDV001"),
         (["lint", ".", "--ignore", "rendezvous-on-lopback"], "rendezvous-on-loopback"),
         (["lint", ".", "-o", "jsn"], "did you mean 'json'?"),
+        (["lint", ".", "-o", "junitxml:x.xml"], "did you mean 'junit'?"),
+        (["lint", ".", "-o", "Prometheus"], "that is called 'openmetrics' here"),
         (["lint", ".", "-o", "json:"], "a file name is expected"),
         (["lint", ".", "-o", "json", "-o", "text"], "only one format can go to standard output"),
         (["lint", ".", "-o", "json:no/such/folder.json"], "there is no folder no/such"),

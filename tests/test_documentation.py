@@ -16,7 +16,7 @@ from preflight.site_file import parse
 from preflight.toml_places import loads
 
 ROOT = Path(__file__).parent.parent
-PAGES = {name: (ROOT / name).read_text() for name in ("README.md", "docs/configuration.md")}
+PAGES = {name: (ROOT / name).read_text() for name in ("README.md", "docs/configuration.md", "docs/formats.md")}
 
 
 def blocks(page: str) -> list[str]:
@@ -80,3 +80,10 @@ def test_the_hook_runs_a_verb_that_exists() -> None:
     (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
     command, verb = hook["entry"].split()
     assert (command, verb in cli.cli.commands, hook["pass_filenames"]) == ("preflight", True, False)
+
+
+def test_every_format_is_documented_with_an_example() -> None:
+    from preflight import catalog
+
+    for reporter in catalog.load(catalog.REPORTERS).items:
+        assert f"`{reporter.name}`" in PAGES["docs/formats.md"], reporter.name

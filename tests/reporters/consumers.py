@@ -1,0 +1,325 @@
+"""Whoever reads each format: real parsers and schemas, and what they find held against the report itself.
+
+`CONSUMERS` has one for each reporter that is installed; a new reporter needs one.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any, NamedTuple
+from xml.etree import ElementTree
+
+import jsonschema
+import junitparser
+from prometheus_client.openmetrics import parser as openmetrics
+from prometheus_client.parser import text_fd_to_metric_families
+
+from preflight.hosts import hosts_of
+from preflight.outcome import Severity, Status
+from preflight.report import ExitCode, Report
+from tests.building import assert_follows_schema
+from tests.reporters.sarif_models import log_of
+
+SCHEMAS = Path(__file__).parent / "schemas"
+
+
+def read_text(data: bytes, report: Report) -> None:
+    """The text holds nothing that a terminal obeys."""
+    shown = data.decode().replace("\n", "")
+    assert not {unicodedata.category(character) for character in shown} & {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
+
+
+def read_json(data: bytes, report: Report) -> None:
+    """The JSON follows the committed schema and says what the report says."""
+    document = assert_follows_schema(data)
+    assert (document["verdict"], document["exit_code"]) == (report.verdict.value, report.exit_code)
+    assert len(document["findings"]) == len(report.findings)
+    assert_calm(data)
+
+
+def read_sarif(data: bytes, report: Report) -> None:
+    """The SARIF log follows the models, and each finding and open question is a result of its kind."""
+    run = log_of(data)
+    required = [outcome for outcome in report.coverage.not_told if outcome.required]
+    kinds = Counter(result["kind"] for result in run["results"])
+    assert kinds == Counter({"fail": len(report.findings) + len(report.suppressed), "open": len(required)}) - Counter()
+    failing = [result for result in run["results"] if result["kind"] == "fail"]
+    for result, finding in zip(failing, (*report.findings, *report.suppressed), strict=True):
+        assert list(result["partialFingerprints"].values()) == [finding.fingerprint]
+        assert len(result.get("relatedLocations", ())) == len(finding.locations[1:])
+        assert bool(result["suppressions"]) == bool(finding.suppressed_by)
+    assert_calm(data)
+
+
+# --- test results ---
+
+#: What the schema of Jenkins' xUnit plugin and Ant's own let an element have: attributes, and what may stand in it.
+_JUNIT: dict[str, tuple[set[str], set[str]]] = {
+    "testsuites": ({"name", "time", "tests", "failures", "errors"}, {"testsuite"}),
+    "testsuite": (
+        {"name", "tests", "failures", "errors", "skipped", "time", "timestamp", "hostname", "id", "package"},
+        {"properties", "testcase", "system-out", "system-err"},
+    ),
+    "properties": (set(), {"property"}),
+    "property": ({"name", "value"}, set()),
+    "testcase": ({"name", "classname", "time"}, {"failure", "error", "skipped", "system-out", "system-err"}),
+    "failure": ({"type", "message"}, set()),
+    "error": ({"type", "message"}, set()),
+    "skipped": ({"type", "message"}, set()),
+}
+
+
+def read_junit(data: bytes, report: Report) -> junitparser.JUnitXml:
+    """The XML is what parsers of JUnit take, its counts are right, and it is red where the exit code is not 0."""
+    _hold_junit(ElementTree.fromstring(data))
+    found = junitparser.JUnitXml.fromstring(data)
+    stated = (found.tests, found.failures, found.errors)
+    counted = Counter(type(result).__name__ for suite in found for case in suite for result in case.result)
+    assert stated == (sum(len(list(suite)) for suite in found), counted["Failure"], counted["Error"])
+    assert bool(found.failures or found.errors) == (report.exit_code != ExitCode.GO)
+    names = Counter((case.classname, case.name) for suite in found for case in suite)
+    assert set(names.values()) == {1}
+    for suite in found:
+        assert suite.tests == len(list(suite)) and suite.time >= 0
+        if suite.timestamp:
+            assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d", suite.timestamp)
+    expected = len(report.findings) + len(report.suppressed) + len(report.coverage.broken) + 1
+    expected += sum(outcome.status in (Status.PASS, Status.UNKNOWN) for outcome in report.outcomes)
+    assert found.tests == expected
+    return found
+
+
+def _hold_junit(element: ElementTree.Element) -> None:
+    attributes, children = _JUNIT[element.tag]
+    assert set(element.keys()) <= attributes, element.keys()
+    if element.tag == "testsuite":
+        assert {"name", "tests", "failures", "errors"} <= set(element.keys())
+    for child in element:
+        assert child.tag in children, (element.tag, child.tag)
+        _hold_junit(child)
+
+
+def read_ctrf(data: bytes, report: Report) -> dict[str, Any]:
+    """The document follows the schema of CTRF, and its summary counts its tests."""
+    document: dict[str, Any] = json.loads(data)
+    _schema("ctrf-0.0").validate(document)
+    summary, tests = document["results"]["summary"], document["results"]["tests"]
+    counts = Counter(test["status"] for test in tests)
+    states = ("passed", "failed", "skipped", "pending", "other")
+    assert {state: summary[state] for state in states} == {state: counts[state] for state in states}
+    assert summary["tests"] == len(tests) and summary["stop"] >= summary["start"]
+    assert bool(summary["failed"] or summary["other"]) == (report.exit_code != ExitCode.GO)
+    assert_calm(data)
+    return document
+
+
+# --- code hosts ---
+
+
+class Command(NamedTuple):
+    """One workflow command as a runner of GitHub Actions takes it apart."""
+
+    name: str
+    properties: dict[str, str]
+    message: str
+
+
+def commands(data: bytes) -> list[Command]:
+    """Every line as a workflow command; a line that is none is a mistake.
+
+    As documented: `::name key=value,key=value::message`; in the message `%`, CR and LF are escaped, in a value also
+    `:` and `,`.
+    """
+    found = []
+    for line in data.decode().split("\n")[:-1]:
+        match = re.fullmatch(r"::(?P<name>[a-z-]+)(?: (?P<properties>[^:]*))?::(?P<message>.*)", line)
+        assert match is not None, line
+        pairs = [pair.partition("=") for pair in (match["properties"] or "").split(",") if pair]
+        assert all(equals for _, equals, _ in pairs), line
+        properties = {key: _unescaped(value, "%0D%0A%3A%2C%25") for key, _, value in pairs}
+        assert len(properties) == len(pairs), line
+        found.append(Command(match["name"], properties, _unescaped(match["message"], "%0D%0A%25")))
+    return found
+
+
+def _unescaped(text: str, known: str) -> str:
+    assert not re.search(r"%(?!0D|0A|3A|2C|25)", text), text
+    for escape in re.findall("%..", known):
+        text = text.replace(escape, chr(int(escape[1:], 16)))
+    return text
+
+
+_LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "notice"}
+
+
+def read_github(data: bytes, report: Report) -> list[Command]:
+    """Every line is a command that GitHub knows with properties that it knows, one for each finding."""
+    found = commands(data)
+    for command in found:
+        assert command.name in ("error", "warning", "notice")
+        assert set(command.properties) <= {"file", "line", "endLine", "col", "endColumn", "title"}
+        assert command.properties["title"] and command.message
+        if "col" in command.properties:
+            assert command.properties["line"] == command.properties["endLine"]
+    required = [outcome for outcome in report.coverage.not_told if outcome.required]
+    assert len(found) == 1 + len(report.coverage.broken) + len(report.findings) + len(required)
+    of_findings = found[1 + len(report.coverage.broken) :][: len(report.findings)]
+    for command, finding in zip(of_findings, report.findings, strict=True):
+        assert command.name == _LEVELS[finding.severity]
+        assert command.properties["title"].startswith(f"{finding.id} ")
+        assert command.properties.get("line", "") == str(finding.locations[0].line if finding.locations else "")
+    return found
+
+
+#: What GitLab's documentation says of each entry; its own validator asks less.
+_GITLAB = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "required": ["description", "check_name", "fingerprint", "severity", "location"],
+        "additionalProperties": False,
+        "properties": {
+            "description": {"type": "string", "minLength": 1},
+            "check_name": {"type": "string", "minLength": 1},
+            "fingerprint": {"type": "string", "minLength": 1},
+            "severity": {"enum": ["info", "minor", "major", "critical", "blocker"]},
+            "location": {
+                "type": "object",
+                "required": ["path", "lines"],
+                "additionalProperties": False,
+                "properties": {
+                    "path": {"type": "string", "minLength": 1, "not": {"pattern": "^(\\./|/)"}},
+                    "lines": {
+                        "type": "object",
+                        "required": ["begin"],
+                        "properties": {"begin": {"type": "integer", "minimum": 1}},
+                        "additionalProperties": False,
+                    },
+                },
+            },
+        },
+    },
+}
+
+
+def read_gitlab(data: bytes, report: Report) -> list[dict[str, Any]]:
+    """The issues are what GitLab takes, and their fingerprints name one each."""
+    assert not data.startswith(b"\xef\xbb\xbf"), "GitLab refuses a byte order mark"
+    issues: list[dict[str, Any]] = json.loads(data)
+    jsonschema.Draft202012Validator(_GITLAB).validate(issues)
+    assert len({issue["fingerprint"] for issue in issues}) == len(issues)
+    required = {(o.id, o.subject, o.reason) for o in report.coverage.not_told if o.required}
+    assert len(issues) == len(report.findings) + len(required)
+    assert_calm(data)
+    return issues
+
+
+# --- the rest ---
+
+
+def samples(data: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    """Every sample by name and labels; both parsers must find the same ones, and the same families."""
+    text = data.decode()
+    found = []
+    for parse in (openmetrics.text_fd_to_metric_families, text_fd_to_metric_families):
+        families = list(parse(io.StringIO(text)))
+        assert all(family.type == "gauge" and family.documentation for family in families)
+        held = [sample for family in families for sample in family.samples]
+        assert all(sample.timestamp is None for sample in held)
+        found.append([((sample.name, tuple(sorted(sample.labels.items()))), sample.value) for sample in held])
+    assert found[0] == found[1]
+    assert len(dict(found[0])) == len(found[0])
+    return dict(found[0])
+
+
+def read_openmetrics(data: bytes, report: Report) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    """Parsers of Prometheus' text format and of OpenMetrics find the same numbers, which are the report's."""
+    found = samples(data)
+    assert data.endswith(b"# EOF\n")
+    verdicts = {labels[0][1]: value for (name, labels), value in found.items() if name == "preflight_verdict"}
+    assert {kind for kind, value in verdicts.items() if value} == {report.verdict.value}
+    totals: Counter[str] = Counter()
+    for (name, _), value in found.items():
+        totals[name] += int(value)
+    assert totals["preflight_findings"] == totals["preflight_rule_findings"] == len(report.findings)
+    assert totals["preflight_outcomes"] == len(report.outcomes)
+    assert totals["preflight_nodes"] == len(report.nodes)
+    assert totals["preflight_exit_code"] == report.exit_code
+    return found
+
+
+def read_hosts(data: bytes, report: Report) -> list[str]:
+    """A name a line, each a node of the report's."""
+    names = data.decode().splitlines()
+    assert set(names) <= {record.node.name for record in report.nodes}
+    return names
+
+
+class _Tags(HTMLParser):
+    """Collects tags, so that one that came from a text of the report is noticed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attributes: list[tuple[str, str | None]] = []
+        self.scripts: list[str] = []
+        self._inside = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.attributes.extend(attrs)
+        self._inside = tag == "script"
+
+    def handle_data(self, data: str) -> None:
+        if self._inside:
+            self.scripts.append(data)
+
+
+def read_html(data: bytes, report: Report) -> None:
+    """What stands in the report is text in the page: no script and no handler of it."""
+    tags = _Tags()
+    tags.feed(data.decode())
+    assert not any(script.strip() == "alert(1)" for script in tags.scripts)
+    assert not any(name.startswith("on") for name, _ in tags.attributes)
+
+
+CONSUMERS: dict[str, Callable[[bytes, Report], object]] = {
+    "text": read_text,
+    "json": read_json,
+    "sarif": read_sarif,
+    "junit": read_junit,
+    "github": read_github,
+    "gitlab": read_gitlab,
+    "openmetrics": read_openmetrics,
+    "ctrf": read_ctrf,
+    "html": read_html,
+    "passing-hosts": read_hosts,
+    "failing-hosts": read_hosts,
+    "untold-hosts": read_hosts,
+}
+
+
+def assert_calm(data: bytes) -> None:
+    """A JSON document holds no character that a terminal obeys."""
+    obeyed = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2028\u2029\u200b-\u200f]")
+    assert not obeyed.search(data.decode())
+
+
+def partition(data: Iterator[bytes], report: Report) -> None:
+    """Passing, failing and untold nodes together are all nodes, each once."""
+    names = [name for one in data for name in one.decode().split()]
+    assert sorted(names) == sorted(record.node.name for record in report.nodes)
+    assert hosts_of(report).passing == tuple(names[: len(hosts_of(report).passing)])
+
+
+@functools.cache
+def _schema(name: str) -> jsonschema.Draft7Validator:
+    return jsonschema.Draft7Validator(
+        json.loads((SCHEMAS / f"{name}.schema.json").read_text()), format_checker=jsonschema.FormatChecker()
+    )

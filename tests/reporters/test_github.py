@@ -1,0 +1,54 @@
+"""What GitHub Actions makes of the annotations."""
+
+from __future__ import annotations
+
+from preflight.judgement import failed
+from preflight.reporters.base import Style
+from preflight.reporters.github import REPORTER
+from tests.building import a_recording, a_rule, job, judged, span
+from tests.reporters.consumers import commands
+from tests.reporters.saying import everything
+
+
+def test_findings_are_annotations_at_their_places() -> None:
+    verdict, error, warning, opened = commands(REPORTER.render(everything(), Style()))
+    assert verdict.name == "notice"
+    assert verdict.properties == {"title": "preflight check: no-go"}
+    assert verdict.message == "1 error, 1 warning; 1 could not be told; 1 suppressed"
+    assert error.name == "error"
+    assert error.properties == {
+        "file": "jobs/train, v2.sbatch",
+        "line": "3",
+        "endLine": "3",
+        "col": "5",
+        "endColumn": "14",
+        "title": "TST001 fault-tst001",
+    }
+    assert error.message == "4 but 2\n100% wrong\nalso run.sh:3: 2: here\nFix: Say 2"
+    assert (warning.name, warning.properties) == ("warning", {"title": "TST501 fault-tst501"})
+    assert "on node[1-2]" in warning.message
+    assert (opened.name, opened.properties["title"]) == ("error", "could not be told: TST502 fault-tst502")
+    assert opened.properties["line"] == "4"
+
+
+def test_an_annotation_over_several_lines_has_no_columns() -> None:
+    place = span(line=3)
+    long = type(place)(place.path, 3, 5, 7, 2, place.snippet)
+    rule = a_rule(lambda _: [failed("x", "wrong", at=long, remedy="-")])
+    (_, error) = commands(REPORTER.render(judged(a_recording(job()), [rule]), Style()))
+    assert {key: error.properties[key] for key in ("line", "endLine")} == {"line": "3", "endLine": "7"}
+    assert not {"col", "endColumn"} & set(error.properties)
+
+
+def test_more_than_github_shows_is_said_first() -> None:
+    rule = a_rule(lambda _: [failed(f"run.sh:{n}", f"wrong {n}", at=span(line=n), remedy="-") for n in range(1, 13)])
+    found = commands(REPORTER.render(judged(a_recording(job()), [rule]), Style()))
+    assert len(found) == 13
+    assert found[0].message == "12 errors; GitHub shows 10 of a kind, the log has all"
+
+
+def test_no_text_begins_a_command_of_its_own() -> None:
+    hostile = "x\n::error::injected\r\n::set-output name=a::b"
+    rule = a_rule(lambda _: [failed(hostile, hostile, at=span(hostile, snippet=hostile), remedy=hostile)])
+    data = REPORTER.render(judged(a_recording(job()), [rule]), Style())
+    assert [command.name for command in commands(data)] == ["notice", "error"]
