@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from preflight.cache import Cache
     from preflight.config_file import Choices, Chosen
     from preflight.diagnosis.model import Diagnosis, Pointer
+    from preflight.difference.model import Difference
     from preflight.fix import Plan
     from preflight.job import Job
     from preflight.judgement import Check, Rule
@@ -261,6 +262,44 @@ def diagnose(
 
     table = known([Path(path) for path in symptoms])
     return read(logs, table, _pointers, version=__version__, given=given)
+
+
+def diff(
+    old: Report | Recording | str | Path,
+    new: Report | Recording | str | Path,
+    *,
+    fail_on: str = "",
+    allow_incomplete: bool = False,
+) -> Difference:
+    """What changed from one report to a newer one.
+
+    Args:
+        old, new: reports, recordings, or the files that they were written to. Recordings are judged first.
+        fail_on: the mildest severity that counts; empty = that of the newer report's configuration.
+        allow_incomplete: what is not told any more does not count.
+
+    Raises:
+        UsageError: a file cannot be read, or holds neither.
+    """
+    from preflight.difference.compare import compare
+
+    sides = _report_of(old), _report_of(new)
+    names = _named(old, "old"), _named(new, "new")
+    return compare(*sides, names=names, fail_on=fail_on, allow_incomplete=allow_incomplete)
+
+
+def _report_of(given: Report | Recording | str | Path) -> Report:
+    if isinstance(given, Report):
+        return given
+    if isinstance(given, Recording):
+        return judge(given)
+    from preflight.difference.reading import report_in
+
+    return report_in(Path(given), judge)
+
+
+def _named(given: Report | Recording | str | Path, otherwise: str) -> str:
+    return str(given) if isinstance(given, str | Path) else otherwise
 
 
 def _pointers() -> dict[str, Pointer]:

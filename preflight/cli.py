@@ -21,6 +21,7 @@ from preflight import __version__, cli_live, options
 from preflight.cli_baseline import baseline
 from preflight.cli_deliver import deliver_report
 from preflight.cli_diagnose import diagnose
+from preflight.cli_diff import diff
 from preflight.cli_manifest import manifest
 from preflight.cli_smoke import smoke
 
@@ -69,6 +70,7 @@ def cli() -> None:
                                            only the short training run
     preflight judge recording.json         the same verdict again from a saved recording
     preflight diagnose logs/               after a failure: which rank was first, and why
+    preflight diff old.json new.json       what changed between two reports or recordings
 
     Exit codes: 0 go, 1 no-go, 2 usage, 3 incomplete, 4 nothing to do, 5 a bug in preflight.
     """
@@ -76,6 +78,7 @@ def cli() -> None:
 
 cli.add_command(baseline)
 cli.add_command(diagnose)
+cli.add_command(diff)
 cli.add_command(manifest)
 cli.add_command(smoke)
 
@@ -229,14 +232,17 @@ def quantities() -> int:
 
 @cli.command()
 @click.argument(
-    "document", type=click.Choice(["report", "recording", "config", "site-rules", "diagnosis"]), default="report"
+    "document",
+    type=click.Choice(["report", "recording", "config", "site-rules", "diagnosis", "difference"]),
+    default="report",
 )
 def schema(document: str) -> int:
-    """Print the JSON Schema of the report, of a recording, a configuration file, site rules, or a diagnosis."""
+    """Print the JSON Schema of a report, recording, configuration file, site rules, diagnosis, or comparison."""
     import json
 
     from preflight import report, saved, settings, site_file
     from preflight.diagnosis import model
+    from preflight.difference import model as difference
 
     makers: dict[str, Callable[[], dict[str, Any]]] = {
         "report": report.schema,
@@ -244,6 +250,7 @@ def schema(document: str) -> int:
         "config": settings.schema,
         "site-rules": site_file.schema,
         "diagnosis": model.schema,
+        "difference": difference.schema,
     }
     found = makers[document]()
     _print(json.dumps(found, indent=2, sort_keys=True) + "\n")

@@ -65,7 +65,7 @@ def _take(context: click.Context, parameter: click.Parameter, paths: tuple[Path,
         catalog.take(paths)
 
 
-_PLUGIN = click.option(
+PLUGIN = click.option(
     "--plugin",
     type=_FILE,
     multiple=True,
@@ -76,7 +76,7 @@ _PLUGIN = click.option(
     help="Judge by the rules and checks of this Python file, too, which is run for it. Repeatable.",
 )
 #: Of a verb that judges what was recorded before.
-JUDGED_AGAIN: Callable[[F], F] = together(_ALLOW_INCOMPLETE, SHOWING, _PLUGIN)
+JUDGED_AGAIN: Callable[[F], F] = together(_ALLOW_INCOMPLETE, SHOWING, PLUGIN)
 
 ROOT = click.option(
     "--root",
@@ -118,7 +118,7 @@ OWN: Callable[[F], F] = together(
         metavar="FILE",
         help="Judge by the rules and checks of this TOML file, too. Repeatable.",
     ),
-    _PLUGIN,
+    PLUGIN,
 )
 #: What is judged, and how severely.
 CHOOSING: Callable[[F], F] = together(

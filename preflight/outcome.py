@@ -150,11 +150,11 @@ class Finding:
         if first is not None:
             parts = (self.id, first.path, " ".join(first.snippet.split()))
         else:
-            parts = (self.id, ",".join(self.nodes), _without_lines(self.subject))
+            parts = (self.id, ",".join(self.nodes), without_lines(self.subject))
         return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:24]
 
 
-def _without_lines(subject: str) -> str:
+def without_lines(subject: str) -> str:
     """A launch id (`train.sbatch:12`) without its line number."""
     head, _, tail = subject.rpartition(":")
     return head if head and tail.split("#")[0].isdigit() else subject

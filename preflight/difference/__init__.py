@@ -1,0 +1,1 @@
+"""What changed between two reports: findings, what could be told, nodes, versions, and what was measured."""

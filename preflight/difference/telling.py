@@ -1,0 +1,211 @@
+"""A comparison as a person reads it: what is worse first, then what is better, then what else changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.text import Text
+
+from preflight.difference.model import (
+    Answer,
+    Changed,
+    Difference,
+    Drift,
+    Measured,
+    NodeChange,
+    NodeMove,
+    OutcomeChange,
+    Side,
+)
+from preflight.outcome import Finding, Severity
+from preflight.reporters.base import Style
+from preflight.reporters.clean import clean, fold_nodes
+from preflight.reporters.grouping import count
+from preflight.reporters.sheet import Sheet
+
+_STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.INFO: "bold"}
+_MOVES = {
+    NodeMove.CAME: "came",
+    NodeMove.WENT: "is not among the nodes any more",
+    NodeMove.SILENT: "could be looked at before and cannot now",
+    NodeMove.ANSWERS: "could not be looked at before and can now",
+}
+#: Of more than so many alike the rest is counted, without -v.
+_MOST = 12
+
+
+def page(difference: Difference, style: Style) -> str:
+    """The comparison as text, with ANSI colours when `style` asks for them."""
+    sheet = Sheet(style)
+    if style.verbosity >= 0:
+        _sides(sheet, difference)
+    for item in difference.appeared:
+        _finding(sheet, "new", item.finding)
+        if item.unseen_before:
+            sheet.wrapped(f"it may not be new: {item.unseen_before}", indent=4)
+    for change in difference.changed:
+        if change.worse:
+            _changed(sheet, "worse", change)
+    for measured in difference.measured:
+        _worse(sheet, measured)
+    if style.verbosity >= 0:
+        _outcomes(sheet, "not told any more", difference.became_unknown)
+        for gone in difference.gone:
+            _gone(sheet, gone.finding, gone.untold)
+        for change in difference.changed:
+            if not change.worse:
+                _changed(sheet, "changed", change)
+        _nodes(sheet, difference.nodes)
+        _drift(sheet, difference.drift)
+        _outcomes(sheet, "told now", difference.became_told)
+        _noise(sheet, difference.measured)
+        for note in difference.notes:
+            sheet.note(note)
+    sheet.line(_last(difference))
+    return sheet.text()
+
+
+def _sides(sheet: Sheet, difference: Difference) -> None:
+    for label, side in (("old:  ", difference.old), ("new:  ", difference.new)):
+        sheet.wrapped(_side(side), indent=0, label=label, style="bold")
+    sheet.line()
+
+
+def _side(side: Side) -> str:
+    nodes = f", {count(side.nodes, 'node')}" if side.nodes else ""
+    return f"{side.name}: {side.verb} of {side.created}, {side.verdict}, {count(side.findings, 'finding')}{nodes}"
+
+
+def _finding(sheet: Sheet, word: str, finding: Finding) -> None:
+    head = Text(f"{word:<8}", style="bold")
+    head.append(finding.severity.value, style=_STYLES[finding.severity])
+    head.append(f" {finding.id} {clean(finding.name)}", style="none")
+    where = _where(finding)
+    head.append(f"  {where}" if where else "", style="blue")
+    sheet.line(head)
+    sheet.wrapped(finding.message, indent=4)
+
+
+def _where(finding: Finding) -> str:
+    first = finding.locations[0] if finding.locations else None
+    said = [f"{clean(first.path)}:{first.line}"] if first is not None else []
+    if finding.nodes:
+        said.append(f"on {fold_nodes(finding.nodes)}")
+    return " ".join(said) or clean(finding.subject)
+
+
+def _gone(sheet: Sheet, finding: Finding, untold: str) -> None:
+    _finding(sheet, "gone?" if untold else "fixed", finding)
+    if untold:
+        sheet.wrapped(f"not known to be fixed: {untold}", indent=4)
+
+
+def _changed(sheet: Sheet, word: str, change: Changed) -> None:
+    before, after = change.before, change.after
+    _finding(sheet, word, after)
+    for what in change.what:
+        if what == "severity":
+            sheet.wrapped(f"was {before.severity.value}, is {after.severity.value}", indent=4)
+        elif what == "message":
+            sheet.wrapped(f"before: {before.message}", indent=4, hanging=2)
+        elif what == "place":
+            sheet.wrapped(f"before at {_where(before)}", indent=4)
+        elif what == "nodes":
+            _moved(sheet, change)
+        elif after.suppression:
+            sheet.wrapped(f"does not count any more: {after.suppression}", indent=4)
+        else:
+            sheet.wrapped(f"did not count before: {before.suppression}", indent=4)
+
+
+def _moved(sheet: Sheet, change: Changed) -> None:
+    before, after = {*change.before.nodes}, {*change.after.nodes}
+    more, fewer = sorted(after - before), sorted(before - after - {*change.unseen})
+    if more:
+        sheet.wrapped(f"now also on {fold_nodes(more)}", indent=4)
+    if fewer:
+        sheet.wrapped(f"no longer on {fold_nodes(fewer)}", indent=4)
+    if change.unseen:
+        sheet.wrapped(f"not looked at now: {fold_nodes(change.unseen)}", indent=4)
+
+
+def _worse(sheet: Sheet, measured: Measured) -> None:
+    for item in measured.worse:
+        head = Text("slower  ", style="bold")
+        head.append(measured.title, style=_STYLES[Severity.WARNING])
+        head.append(f"  {clean(item.where)}", style="blue")
+        sheet.line(head)
+        unit = measured.unit
+        said = f"{item.before:g} {unit} before, {item.after:g} {unit} now: a factor of {item.factor:.3g}"
+        if len(item.subjects) > 1:
+            said += f" (medians of {len(item.subjects)})"
+        sheet.wrapped(said, indent=4)
+
+
+def _outcomes(sheet: Sheet, word: str, changes: Sequence[OutcomeChange]) -> None:
+    shown = changes if sheet.style.verbosity > 0 else [change for change in changes if change.required] or changes[:3]
+    for change in shown:
+        needed = " (it had to be told)" if change.required and word != "told now" else ""
+        sheet.wrapped(f"{word}: {change.id} {change.name}{needed}", indent=0)
+        sheet.wrapped(f"{fold_nodes(change.subjects)}: {change.reason}", indent=4, hanging=2)
+    if len(changes) > len(shown):
+        sheet.wrapped(f"{word}: {len(changes) - len(shown)} more (-v lists them)", indent=0)
+
+
+def _nodes(sheet: Sheet, changes: Sequence[NodeChange]) -> None:
+    alike: dict[tuple[NodeMove, str], list[str]] = {}
+    for change in changes:
+        alike.setdefault((change.move, change.reason), []).append(change.node)
+    for (move, reason), nodes in alike.items():
+        which = f"node{'' if len(nodes) == 1 else 's'} {fold_nodes(nodes)}"
+        words = _MOVES[move] if len(nodes) == 1 else _MOVES[move].replace("is not", "are not")
+        sheet.wrapped(f"{which}: {words}{f': {reason}' if reason else ''}", indent=0, hanging=2)
+
+
+def _drift(sheet: Sheet, drift: Sequence[Drift]) -> None:
+    shown = drift if sheet.style.verbosity > 0 else drift[:_MOST]
+    for item in shown:
+        where = f" on {fold_nodes(item.subjects)}" if item.subjects else ""
+        change = f"{item.before or 'not known'} -> {item.after or 'not known'}"
+        sheet.wrapped(f"drift: {item.table}, {item.what}: {change}{where}", indent=0, hanging=2)
+    if len(drift) > len(shown):
+        sheet.wrapped(f"drift: {len(drift) - len(shown)} more (-v lists them)", indent=0)
+
+
+def _noise(sheet: Sheet, measured: Sequence[Measured]) -> None:
+    for item in measured:
+        left = f", {item.missing} only in the older report" if item.missing else ""
+        added = f", {item.added} only in the newer one" if item.added else ""
+        better = f"; {item.better} better by more than that" if item.better else ""
+        said = f"{item.compared} compared{left}{added}; {item.noise.because}; the median changed by {_by(item.change)}"
+        sheet.wrapped(f"measured: {item.title}: {said}{better}", indent=0, hanging=2)
+
+
+def _by(factor: float) -> str:
+    """`3 % for the worse`."""
+    if factor >= 1:
+        return f"{factor - 1:.0%} for the worse" if factor > 1 else "nothing"
+    return f"{1 / factor - 1:.0%} for the better"
+
+
+def _last(difference: Difference) -> Text:
+    words = {
+        Answer.WORSE: ("WORSE", "bold red"),
+        Answer.UNTOLD: ("CANNOT TELL", "bold yellow"),
+        Answer.BETTER: ("BETTER", "bold green"),
+        Answer.SAME: ("NOTHING WORSE", "bold green"),
+    }
+    word, style = words[difference.answer]
+    untold = sum(bool(item.untold) for item in difference.gone)
+    parts = [
+        f"{len(difference.appeared)} new",
+        f"{len(difference.fixed)} fixed",
+        f"{len(difference.changed)} changed",
+        f"{difference.unchanged} as before",
+        *([f"{untold} gone and not known to be fixed"] if untold else []),
+        *([count(slower, "thing") + " slower"] if (slower := sum(len(m.worse) for m in difference.measured)) else []),
+        *([f"{len(difference.drift)} drifted"] if difference.drift else []),
+    ]
+    line = Text(word, style=style)
+    line.append(f"  {', '.join(parts)}; counted from {difference.fail_on} on", style="none")
+    return line

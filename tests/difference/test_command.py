@@ -1,0 +1,182 @@
+"""`preflight diff` as a command: reports and recordings, with a fault put into a real one, and what it says of them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from preflight import api, cli
+from preflight.difference import model
+from preflight.difference.model import Answer
+from preflight.recording import Recording, Unavailable
+from preflight.report import to_json
+from preflight.run import CheckOptions
+from preflight.saved import load, save
+from tests.building import DOCS, assert_follows_schema
+
+JOB = """\
+#!/usr/bin/env bash
+torchrun --nnodes=2 --nproc_per_node=1 --node_rank="$NODE_RANK" --master_addr=node1 --master_port=29500 train.py
+"""
+SCRIPT = "import torch.distributed as dist\ndist.init_process_group('nccl')\n"
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A real check of two processes of this machine."""
+    folder = tmp_path_factory.mktemp("pair")
+    (folder / "run.sh").write_text(JOB)
+    (folder / "train.py").write_text(SCRIPT)
+    options = CheckOptions(executor="local", hosts="node1,node2", until="node", open_deadline=30)
+    made, _ = api.check([folder / "run.sh"], options, root=folder)
+    (folder / "old.json").write_bytes(save(made))
+    return folder / "old.json"
+
+
+def changed(recording: Path, target: Path, change: Callable[[Recording], Recording]) -> Path:
+    """The same recording with something put into it."""
+    target.write_bytes(save(change(load(recording.read_bytes())), compressed=target.suffix == ".gz"))
+    return target
+
+
+def wrong_clock(recording: Recording) -> Recording:
+    """The second node's clock is a minute off."""
+    first, second = recording.nodes
+    return replace(recording, nodes=(first, replace(second, clock_offset_s=60.0)))
+
+
+def silent(recording: Recording) -> Recording:
+    """The second node did not answer."""
+    first, second = recording.nodes
+    facts = tuple(fact for fact in recording.facts if fact.request.node == "node1")
+    return replace(recording, nodes=(first, replace(second, problem="no answer within 8 s")), facts=facts)
+
+
+def slow_to_answer(recording: Recording) -> Recording:
+    """The second node was too slow for whatever it was asked."""
+    late = Unavailable("timeout", "no answer within 10 s")
+    facts = [
+        replace(fact, value=None, unavailable=late) if fact.request.node == "node2" else fact
+        for fact in recording.facts
+    ]
+    return replace(recording, facts=tuple(facts))
+
+
+def called(*arguments: str | Path) -> int:
+    return cli.run(["diff", *map(str, arguments)])
+
+
+def test_a_fault_in_a_real_recording_is_what_is_new(
+    recording: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    new = changed(recording, tmp_path / "new.json.gz", wrong_clock)
+    assert called(recording, new, "-o", "text", "-o", f"json:{tmp_path / 'diff.json'}") == 1
+    said = capfd.readouterr().out
+    assert "new     error CLK001" in said and "node2" in said
+    assert said.splitlines()[-1].startswith("WORSE  1 new, 0 fixed")
+    document = assert_follows_schema((tmp_path / "diff.json").read_bytes(), "difference")
+    assert [item["finding"]["id"] for item in document["appeared"]] == ["CLK001"]
+    assert called(new, recording) == 0
+    said = capfd.readouterr().out
+    assert "fixed   error CLK001" in said and said.splitlines()[-1].startswith("BETTER")
+
+
+def test_a_node_that_fell_silent_is_worse_and_none_of_its_faults_is_mended(
+    recording: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert called(recording, changed(recording, tmp_path / "new.json", silent)) == 1
+    said = capfd.readouterr().out
+    assert "new     error NOD001" in said
+    assert "node node2: could be looked at before and cannot now: no answer within 8 s" in said
+    assert "not looked at now: node2" in said and "fixed" not in said.replace(" 0 fixed", "")
+
+
+def test_what_a_node_no_longer_tells_is_not_passed(
+    recording: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    new = changed(recording, tmp_path / "new.json", slow_to_answer)
+    assert called(recording, new) == 3
+    said = capfd.readouterr().out
+    assert "not told any more:" in said and "(it had to be told)" in said
+    assert said.splitlines()[-1].startswith("CANNOT TELL")
+    assert "not looked at now: node2" in said and "no longer on" not in said
+    assert called(recording, new, "--allow-incomplete", "-q") == 0
+
+
+def test_a_report_and_the_recording_it_was_made_from_are_the_same(recording: Path, tmp_path: Path) -> None:
+    (tmp_path / "report.json").write_bytes(to_json(api.judge(recording)))
+    compact = json.dumps(json.loads((tmp_path / "report.json").read_bytes()))
+    (tmp_path / "compact.json").write_text(compact)
+    for one, other in ((recording, "report.json"), ("report.json", recording), ("compact.json", "report.json")):
+        found = api.diff(tmp_path / one, tmp_path / other)
+        assert found.answer is Answer.SAME and not found.changed
+        assert not found.became_unknown and not found.became_told and not found.nodes
+    assert api.diff(api.judge(recording), load(recording.read_bytes())).old.name == "old"
+
+
+def test_the_same_pair_gives_the_same_bytes(recording: Path, tmp_path: Path) -> None:
+    new = changed(recording, tmp_path / "new.json", wrong_clock)
+    assert model.to_json(api.diff(recording, new)) == model.to_json(api.diff(recording, new))
+
+
+def test_the_committed_schema_is_the_generated_one() -> None:
+    committed = (DOCS / "difference.schema.json").read_text()
+    assert committed == json.dumps(model.schema(), indent=2, sort_keys=True) + "\n", "run `make schema`"
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (None, "cannot be read"),
+        ("", "is neither a report"),
+        ("[1]", "is neither a report"),
+        ('{"coverage": 1', "is neither a report"),
+        ('{"$schema": "x", "runs": []}', "is a SARIF log"),
+        ('{"schema_version": 1, "findings": []}', "is a baseline"),
+        ('{"answer": "cause", "logs": []}', "is a diagnosis"),
+        ('{"coverage": {}, "outcomes": [], "schema_version": 9}', "schema version 9; this preflight reads 1"),
+        ('{"coverage": {}, "outcomes": [], "schema_version": 1}', "is no report that this preflight can read"),
+    ],
+    ids=["absent", "empty", "list", "torn", "sarif", "baseline", "diagnosis", "later", "hollow"],
+)
+def test_what_is_neither_is_named(
+    content: str | None, says: str, recording: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    if content is not None:
+        (tmp_path / "other.json").write_text(content)
+    assert called(recording, tmp_path / "other.json") == 2
+    said = capfd.readouterr().err
+    assert says in said and "Traceback" not in said
+
+
+def test_mistakes_get_the_nearest_word(recording: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for arguments, says in (
+        ([str(recording), str(recording), "--fail-no", "error"], "--fail-on"),
+        ([str(recording), str(recording), "-o", "jsn"], "known are text, json"),
+        ([str(recording)], "Missing argument 'NEW'"),
+    ):
+        assert called(*arguments) == 2
+        assert says in capfd.readouterr().err
+    assert cli.run(["dif"]) == 2
+    assert "Did you mean 'diff'?" in capfd.readouterr().err
+
+
+def test_what_a_hostile_report_holds_never_reaches_the_terminal(
+    recording: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    new = changed(recording, tmp_path / "new.json", wrong_clock)
+    document = to_json(api.judge(new)).decode().replace("node2", "node2\\u001b]0;x\\u0007\\u202e")
+    (tmp_path / "hostile.json").write_text(document)
+    assert called(recording, tmp_path / "hostile.json", "-v", "--color") in (1, 3)
+    said = capfd.readouterr().out
+    assert "\x1b]" not in said and not set("\x07\x9b\u202e") & set(said)
+
+
+def test_a_folder_that_cannot_be_written_to_is_told_first(recording: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert called(recording, recording, "-o", f"json:no{os.sep}such.json") == 2
+    assert "there is no folder no" in capfd.readouterr().err
