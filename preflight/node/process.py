@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 
-from preflight.node.record import dataclass
+from preflight.node.proc import Stat, content, parse_stat, stat_lines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,17 +21,6 @@ if TYPE_CHECKING:
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-
-
-@dataclass(frozen=True)
-class Stat:
-    """One line of /proc/PID/stat, as far as it matters here. `started` tells a pid from its later reuse."""
-
-    pid: int
-    parent: int
-    state: str
-    command: str
-    started: int
 
 
 def _prctl(option: int, value: int) -> bool:
@@ -77,17 +66,7 @@ def stat_of(pid: int) -> Optional[Stat]:
     """What the kernel says of a process; None when it is gone, or /proc tells nothing of it."""
     if not sees_itself():
         return None
-    try:
-        with open("/proc/%d/stat" % pid, "rb") as file:
-            text = file.read().decode("utf-8", "replace")
-    except OSError:
-        return None
-    # The command stands in parentheses and may itself hold any character, so the last one ends it.
-    head, _, tail = text.rpartition(")")
-    fields = tail.split()
-    if len(fields) < 20:
-        return None
-    return Stat(pid, int(fields[1]), fields[0], head.partition("(")[2], int(fields[19]))
+    return parse_stat(content("%d/stat" % pid))
 
 
 def children_of(pid: int) -> List[int]:
@@ -124,11 +103,7 @@ def _listed_children(pid: int) -> List[int]:
     found: List[int] = []
     try:
         for thread in os.listdir("/proc/%d/task" % pid):
-            try:
-                with open("/proc/%d/task/%s/children" % (pid, thread), "rb") as file:
-                    found.extend(int(word) for word in file.read().split())
-            except OSError:
-                continue
+            found.extend(int(word) for word in content("%d/task/%s/children" % (pid, thread)).split())
     except OSError:
         pass
     return found
@@ -136,14 +111,11 @@ def _listed_children(pid: int) -> List[int]:
 
 def _children_by_parent() -> Dict[int, List[int]]:
     children: Dict[int, List[int]] = {}
-    for stat in _everyone():
-        children.setdefault(stat.parent, []).append(stat.pid)
+    for line in stat_lines().values():
+        stat = parse_stat(line)
+        if stat is not None:
+            children.setdefault(stat.parent, []).append(stat.pid)
     return children
-
-
-def _everyone() -> List[Stat]:
-    stats = [stat_of(int(name)) for name in os.listdir("/proc") if name.isdigit()]
-    return [stat for stat in stats if stat is not None]
 
 
 def kill_all(pids: Iterable[int]) -> None:

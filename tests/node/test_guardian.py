@@ -22,7 +22,7 @@ def test_only_a_stopped_agent_is_given_up_at_once(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(guardian, "LEASE_S", 0.1)
     monkeypatch.setattr(guardian, "_finish", finish)
     monkeypatch.setattr(guardian.signal, "signal", lambda number, handler: None)
-    monkeypatch.setattr(process, "stat_of", lambda pid: Stat(pid, 1, state, "python3", 0))
+    monkeypatch.setattr(process, "stat_of", lambda pid: Stat(pid, 1, state, "python3", 0, 0))
     reading, writing = os.pipe()
     began = time.monotonic()
     try:

@@ -6,17 +6,16 @@ import os
 import time
 
 from preflight.node.cheap import cheap
+from preflight.node.proc import PROC, parse_stat, stat_lines, text
 from preflight.node.record import ANNOTATED, dataclass, field
 
 if ANNOTATED:
-    from typing import Any, Dict, List, Optional
+    from typing import Any, Callable, Dict, List, Optional
 
-PROC = "/proc"
 #: Two looks so far apart tell what runs now from what ran once.
 APART_S = 0.4
 #: Below this share of one core over that time, a process is not worth a word.
 _HEAVY = 0.3
-_MOST_PROCESSES = 20000
 _MOST_TOLD = 16
 _DEEPEST = 64
 
@@ -54,87 +53,64 @@ class Activity:
 @cheap("waiting")
 def activity(params: Dict[str, Any]) -> Activity:
     """Look at all processes twice, APART_S apart."""
-    first, began = looked(PROC), time.monotonic()
+    first, began = stat_lines(), time.monotonic()
     time.sleep(APART_S)
-    second, elapsed = looked(PROC), time.monotonic() - began
+    second, elapsed = stat_lines(), time.monotonic() - began
     heavy, stuck = [], []  # type: List[Busy], List[Busy]
     ticks = os.sysconf("SC_CLK_TCK")
-    for pid, now in second.items():
-        before = first.get(pid)
-        if before is None or before.started != now.started or ours(pid, second, os.getpid(), os.getppid()):
+
+    def parent_of(pid: int) -> int:
+        stat = parse_stat(second.get(pid, b""))
+        return stat.parent if stat is not None else 0
+
+    for pid, line in second.items():
+        state = _state(line)
+        # Most have done nothing, and say so by the same line; that is quicker to see than to take apart.
+        if line == first.get(pid, line) and state != b"D":
+            continue
+        before, now = parse_stat(first.get(pid, b"")), parse_stat(line)
+        if before is None or now is None or before.started != now.started:
             continue
         cores = (now.ticks - before.ticks) / ticks / elapsed
+        is_stuck = now.state == before.state == "D" and now.ticks == before.ticks
+        if (cores < _HEAVY and not is_stuck) or ours(pid, parent_of, os.getpid(), os.getppid()):
+            continue
         if cores >= _HEAVY:
             heavy.append(Busy(pid, now.command, _owner(pid), round(cores, 2)))
-        if now.state == before.state == "D" and now.ticks == before.ticks:
+        if is_stuck:
             stuck.append(Busy(pid, now.command, _owner(pid), state="D"))
     heavy.sort(key=lambda busy: -busy.cores)
     return Activity(
-        _number(_read(PROC + "/loadavg").split(" ")[0]),
+        _number(text("loadavg").split(" ")[0]),
         os.cpu_count(),
-        pressure(_read(PROC + "/pressure/cpu")),
-        pressure(_read(PROC + "/pressure/memory")),
-        pressure(_read(PROC + "/pressure/io")),
+        pressure(text("pressure/cpu")),
+        pressure(text("pressure/memory")),
+        pressure(text("pressure/io")),
         heavy[:_MOST_TOLD],
         round(sum(busy.cores for busy in heavy), 2),
         stuck[:_MOST_TOLD],
-        sum(1 for stat in second.values() if stat.state == "Z"),
+        sum(1 for line in second.values() if _state(line) == b"Z"),
     )
 
 
-@dataclass(frozen=True)
-class Stat:
-    """What one line of /proc/PID/stat tells."""
-
-    command: str
-    state: str
-    parent: int
-    ticks: int
-    started: int
+def _state(line: bytes) -> bytes:
+    return line[line.rfind(b")") + 2 :][:1]
 
 
-def parse_stat(text: str) -> Optional[Stat]:
-    """One line of /proc/PID/stat; the command may hold blanks and brackets. None for anything else."""
-    left, _, right = text.rpartition(")")
-    fields = right.split()
-    if len(fields) < 20:
-        return None
-    try:
-        return Stat(
-            left.partition("(")[2], fields[0], int(fields[1]), int(fields[11]) + int(fields[12]), int(fields[19])
-        )
-    except ValueError:
-        return None
-
-
-def looked(proc: str) -> Dict[int, Stat]:
-    """All processes that can be seen, by number."""
-    found = {}  # type: Dict[int, Stat]
-    try:
-        names = [name for name in os.listdir(proc) if name.isdigit()][:_MOST_PROCESSES]
-    except OSError:
-        return found
-    for name in names:
-        stat = parse_stat(_read("%s/%s/stat" % (proc, name)))
-        if stat is not None:
-            found[int(name)] = stat
-    return found
-
-
-def ours(pid: int, processes: Dict[int, Stat], me: int, agent: int) -> bool:
+def ours(pid: int, parent_of: Callable[[int], int], me: int, agent: int) -> bool:
     """Whether a process is this one, its agent, something either started, or one of those that started the agent."""
     for start, wanted in ((pid, (me, agent)), (agent, (pid,))):
         at, steps = start, 0
         while at > 1 and steps < _DEEPEST:
             if at in wanted:
                 return True
-            at, steps = processes[at].parent if at in processes else 0, steps + 1
+            at, steps = parent_of(at), steps + 1
     return False
 
 
-def pressure(text: str) -> Optional[float]:
-    """The share of the last ten seconds in which some task waited, by the text of a file below /proc/pressure."""
-    for line in text.splitlines():
+def pressure(said: str) -> Optional[float]:
+    """The share of the last ten seconds in which some task waited, by what a file below /proc/pressure says."""
+    for line in said.splitlines():
         if line.startswith("some "):
             for word in line.split():
                 if word.startswith("avg10="):
@@ -149,16 +125,8 @@ def _owner(pid: int) -> int:
         return -1
 
 
-def _number(text: str) -> Optional[float]:
+def _number(word: str) -> Optional[float]:
     try:
-        return float(text)
+        return float(word)
     except ValueError:
         return None
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read(1 << 16)
-    except OSError:
-        return ""

@@ -8,17 +8,17 @@ import re
 import time
 
 from preflight.node.cheap import cheap
+from preflight.node.proc import PROC, content, numbers, parse_stat, stat_lines, text
 from preflight.node.record import ANNOTATED, dataclass, field
 from preflight.redact import scrub
 
 if ANNOTATED:
     from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
-PROC = "/proc"
 SHM = "/dev/shm"
-#: A node may have tens of thousands of processes.
-MOST_PROCESSES = 20000
 MOST_LISTED = 64
+#: So many files of shared memory are looked at.
+MOST_SEGMENTS = 20000
 #: A process that is stuck in the kernel is looked at twice, this far apart: every read from a disk is a moment of it.
 SECOND_LOOK_S = 0.3
 #: Looking through what processes have mapped may take this long.
@@ -60,6 +60,8 @@ SHM_PATTERNS = {
     "plasma*": "Ray",
     "cuda.shm.*": "CUDA",
 }
+
+_PYTHON = re.compile(r"^(python|pypy)[\d.]*$")
 
 
 @dataclass(frozen=True)
@@ -188,54 +190,33 @@ def _table() -> Tuple[Dict[int, Entry], int]:
     table = {}  # type: Dict[int, Entry]
     hidden = 0
     uid, ticks = os.getuid(), float(os.sysconf("SC_CLK_TCK"))
-    up = float((_text("uptime") or "0").split()[0])
-    for name in [entry for entry in os.listdir(PROC) if entry.isdigit()][:MOST_PROCESSES]:
-        stat = parse_stat(_text(name + "/stat"))
-        if stat is None:
+    up = float((text("uptime") or "0").split()[0])
+    for pid, line in stat_lines().items():
+        stat = parse_stat(line)
+        if stat is None or stat.kernel:
             continue
-        raw = _text(name + "/cmdline")
-        if not raw:
-            # The kernel's own have none either.
-            hidden += stat.parent not in (0, 2) and stat.state != "Z"
+        name = str(pid)
+        raw = text(name + "/cmdline")
+        words = [word for word in raw.split("\0") if word]
+        if not words:
+            # In a container the kernel's own may look like others.
+            hidden += not raw and stat.parent not in (0, 2) and stat.state != "Z"
             continue
         try:
-            owner = os.stat(os.path.join(PROC, name)).st_uid
+            owner = os.stat(PROC + "/" + name).st_uid
         except OSError:
             continue
-        age = max(0.0, up - stat.started_ticks / ticks)
-        share = (stat.cpu_ticks / ticks) / age if age > 1.0 else 0.0
-        words = [word for word in raw.split("\0") if word]
-        if words:
-            role = _role(name) if owner == uid else ""
-            table[int(name)] = Entry(words, stat.parent, stat.state, _user(owner), owner == uid, age, share, role)
+        age = max(0.0, up - stat.started / ticks)
+        share = (stat.ticks / ticks) / age if age > 1.0 else 0.0
+        # Only what Python runs is a server or a worker by its environment.
+        role = _role(name) if owner == uid and _is_python(words[0]) else ""
+        table[pid] = Entry(words, stat.parent, stat.state, _user(owner), owner == uid, age, share, role)
     return table, hidden
-
-
-@dataclass(frozen=True)
-class Stat:
-    """The fields of /proc/PID/stat that are used here."""
-
-    state: str
-    parent: int
-    cpu_ticks: int
-    started_ticks: int
-
-
-def parse_stat(text: str) -> Optional[Stat]:
-    """The text of /proc/PID/stat, whose second field may hold blanks and brackets; None for another shape."""
-    _, sign, rest = text.rpartition(")")
-    fields = rest.split()
-    if not sign or len(fields) < 20:
-        return None
-    try:
-        return Stat(fields[0], int(fields[1]), int(fields[11]) + int(fields[12]), int(fields[19]))
-    except ValueError:
-        return None
 
 
 def _role(name: str) -> str:
     """What a process of our own takes itself for; the environment of others may not be read."""
-    for entry in _text(name + "/environ").split("\0"):
+    for entry in text(name + "/environ").split("\0"):
         if entry.startswith(("TRAINING_ROLE=", "PADDLE_TRAINING_ROLE=", "DMLC_ROLE=")):
             return entry.partition("=")[2]
     return ""
@@ -280,7 +261,7 @@ def ran_by_python(words: Sequence[str]) -> Optional[str]:
 
 
 def _is_python(program: str) -> bool:
-    return re.match(r"^(python|pypy)[\d.]*$", os.path.basename(program)) is not None
+    return _PYTHON.match(os.path.basename(program)) is not None
 
 
 def _process(pid: int, kind: Tuple[str, str], entry: Entry, table: Dict[int, Entry], held: List[int]) -> Process:
@@ -303,7 +284,7 @@ def _looked_at_again(found: List[Process]) -> List[Process]:
     for process in found:
         state = process.state
         if state == "D":
-            again = parse_stat(_text("%d/stat" % process.pid))
+            again = parse_stat(content("%d/stat" % process.pid))
             state = again.state if again is not None else "X"
         values = dict(process.__dict__, state=state)
         kept.append(Process(**values))
@@ -354,7 +335,7 @@ def _segments(alive: Set[int]) -> Tuple[List[Segment], int]:
     used = _mapped() if there else set()
     if used is None:
         return [], 0
-    for path, of in there[:MOST_PROCESSES]:
+    for path, of in there[:MOST_SEGMENTS]:
         name = os.path.basename(path)
         if name in used or _maker(name) in alive:
             continue
@@ -379,10 +360,10 @@ def _mapped() -> Optional[Set[str]]:
     found: Set[str] = set()
     prefix = SHM + "/"
     until = time.monotonic() + MAPS_WITHIN_S
-    for name in [entry for entry in os.listdir(PROC) if entry.isdigit()][:MOST_PROCESSES]:
+    for name in numbers():
         if time.monotonic() > until:
             return None
-        for line in _text(name + "/maps", 4 * 1024 * 1024).splitlines():
+        for line in text(name + "/maps", 4 * 1024 * 1024).splitlines():
             at = line.find(prefix)
             if at >= 0:
                 found.add(line[at + len(prefix) :].split(" ")[0])
@@ -400,11 +381,3 @@ def _size_of(folder: str) -> Optional[int]:
 def _user(uid: int) -> str:
     # A look-up in the user database can hang on a dead directory server.
     return {0: "root", os.getuid(): os.environ.get("USER") or "uid %d" % uid}.get(uid, "uid %d" % uid)
-
-
-def _text(name: str, most: int = 65536) -> str:
-    try:
-        with open(os.path.join(PROC, name), "rb") as file:
-            return file.read(most).decode("utf-8", "replace")
-    except OSError:
-        return ""

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from preflight_checks.probes import leftovers as probe
-from preflight_checks.probes.leftovers import classify, leftovers, locks, parse_stat, ran_by_python
+from preflight_checks.probes.leftovers import classify, leftovers, locks, ran_by_python
 
 PROGRAMS = ("train.py", "pkg.train")
 
@@ -48,13 +48,6 @@ def test_a_server_is_told_by_its_role() -> None:
 def test_options_of_python_are_passed_over() -> None:
     assert ran_by_python(["python", "-W", "ignore", "-u", "a.py", "-m", "b"]) == "a.py"
     assert ran_by_python(["python", "-m"]) is None
-
-
-def test_a_name_with_blanks_and_brackets_does_not_confuse() -> None:
-    fields = "S 1 " + " ".join(str(number) for number in range(5, 53))
-    stat = parse_stat(f"12 (a) b (c)) {fields}")
-    assert stat is not None and (stat.state, stat.parent, stat.cpu_ticks) == ("S", 1, 14 + 15)
-    assert parse_stat("12 (x) S") is None and parse_stat("") is None
 
 
 def test_a_process_of_an_earlier_run_is_found_with_its_port_and_state(tmp_path: Path) -> None:

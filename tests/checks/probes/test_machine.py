@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from preflight_checks.probes import machine as probe
-from preflight_checks.probes.activity import Stat, activity, ours, parse_stat, pressure
+from preflight_checks.probes.activity import activity, ours, pressure
 from preflight_checks.probes.machine import (
     NumaNode,
     governors,
@@ -94,21 +94,10 @@ def test_this_machine() -> None:
     assert seen.memory.total_bytes and seen.online_cpus and seen.uptime_s and seen.swappiness is not None
 
 
-STAT = "77 (my (odd) name) R 5 77 77 0 -1 4194304 1 0 0 0 150 50 0 0 20 0 1 0 12345 0 0\n"
-
-
-def test_one_line_of_a_process() -> None:
-    assert parse_stat(STAT) == Stat("my (odd) name", "R", 5, 200, 12345)
-    assert parse_stat("") is None and parse_stat("1 (x) R a b") is None
-
-
 def test_what_belongs_to_the_check_itself() -> None:
-    def stat(parent: int) -> Stat:
-        return Stat("x", "R", parent, 0, 0)
-
     # 1 - 10 (sshd) - 20 (a session) - 30 (agent) - 40 (this probe); 50 below the agent; 60 another session's.
-    processes = {10: stat(1), 20: stat(10), 30: stat(20), 40: stat(30), 50: stat(30), 60: stat(10), 70: stat(60)}
-    own = {pid for pid in processes if ours(pid, processes, 40, 30)}
+    parents = {10: 1, 20: 10, 30: 20, 40: 30, 50: 30, 60: 10, 70: 60}
+    own = {pid for pid in parents if ours(pid, lambda at: parents.get(at, 0), 40, 30)}
     assert own == {10, 20, 30, 40, 50}
 
 

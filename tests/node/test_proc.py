@@ -1,0 +1,52 @@
+"""What the kernel shows of processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from preflight.node import proc
+from preflight.node.proc import Stat, content, numbers, parse_stat, stat_lines, text
+
+LINE = b"77 (my (odd) name) R 5 77 77 0 -1 4194304 1 0 0 0 150 50 0 0 20 0 1 0 12345 0 0\n"
+
+
+def test_one_line_of_a_process() -> None:
+    assert parse_stat(LINE) == Stat(77, 5, "R", "my (odd) name", 200, 12345)
+
+
+def test_a_name_with_blanks_brackets_and_odd_bytes_does_not_confuse() -> None:
+    stat = parse_stat(LINE.replace(b"my (odd) name", b"a) R (\xff\n b"))
+    assert stat is not None and (stat.pid, stat.command, stat.parent) == (77, "a) R (\ufffd\n b", 5)
+
+
+def test_a_thread_of_the_kernel_is_told_from_others() -> None:
+    stat = parse_stat(b"2 (kthreadd) S 0 0 0 0 -1 2129984 0 0 0 0 0 0 0 0 20 0 1 0 2 0 0\n")
+    assert stat is not None and stat.kernel
+
+
+@pytest.mark.parametrize("line", [b"", b"1 (x) R a b", LINE.replace(b"12345", b"soon"), LINE.replace(b"77 (", b"x (")])
+def test_another_shape_is_nothing(line: bytes) -> None:
+    assert parse_stat(line) is None
+
+
+def test_this_process_and_one_that_ended_unfetched() -> None:
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    lines = stat_lines()
+    mine, ended = parse_stat(lines[os.getpid()]), parse_stat(lines[child.pid])
+    child.wait()
+    assert mine is not None and (mine.pid, mine.parent, mine.kernel) == (os.getpid(), os.getppid(), False)
+    assert ended is not None and (ended.parent, ended.state) == (os.getpid(), "Z")
+
+
+def test_files_of_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert text("self/cmdline").split("\0")[0] == Path("/proc/self/cmdline").read_text().split("\0")[0]
+    assert len(content("self/maps")) > 4096 and len(content("self/maps", 10)) == 10
+    assert content("0/stat") == b"" and text("nobody/comm") == ""
+    monkeypatch.setattr(proc, "PROC", str(tmp_path / "none"))
+    assert numbers() == [] and stat_lines() == {}
