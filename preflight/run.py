@@ -14,6 +14,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -112,12 +113,23 @@ def record(
         raise UsageError("no launch script or configuration was recognised in the paths given; nothing to check")
     run = _Run(base, options, rules, checks, progress or ignore, cache)
     try:
-        anyio.run(run.until_terminated)
+        _in_a_loop(run)
     except (KeyboardInterrupt, asyncio.CancelledError):  # Python 3.10 lets the cancelling by Ctrl-C out as it is
         run.interrupt(130)
     if run.mistake is not None:
         raise run.mistake
     return run.recording()
+
+
+def _in_a_loop(run: _Run) -> None:
+    """Carry the run out in a loop of its own: where this thread has one already (a notebook), in a thread beside it."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        anyio.run(run.until_terminated)
+    else:
+        with ThreadPoolExecutor(1) as beside:
+            beside.submit(anyio.run, run.until_terminated).result()
 
 
 class _Run:
