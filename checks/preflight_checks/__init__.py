@@ -226,4 +226,5 @@ PACK = (
 EXHIBITS = (
     "preflight_checks.exhibits.nodes:nodes",
     "preflight_checks.exhibits.versions:versions",
+    "preflight_checks.exhibits.links:links",
 )

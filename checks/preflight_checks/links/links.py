@@ -8,11 +8,10 @@ from preflight.job import Claim, Job
 from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
 from preflight.matrix import Cell, Shape, shapes
 from preflight.outcome import Evidence, Severity
-from preflight.recording import Facts, Fleet, Observed
+from preflight.recording import Facts, Fleet
 from preflight_checks.demands import fold, unreached
 from preflight_checks.links.dialling import (
     FREE,
-    cells,
     claims_of,
     coverage,
     heard,
@@ -21,24 +20,10 @@ from preflight_checks.links.dialling import (
     plan_links,
     plan_second_look,
 )
+from preflight_checks.links.reach import WORDS, Reach, reach, undialled
 from preflight_checks.links.shape_words import pair_list, subject
-from preflight_checks.network.names import misnamed
-from preflight_checks.network.neighbours import disputed_pairs
 from preflight_checks.probes.link_listener import listen
 from preflight_checks.probes.links import Target, dial
-
-#: How a failed connection shows itself, for messages.
-_WORDS = {
-    "filtered": "get no answer (filtered: dropped on the way)",
-    "refused": "are refused",
-    "unresolved": "cannot be dialled: the name does not resolve",
-    "no-route": "have no route",
-    "silent": "are accepted, but then nobody answers",
-    "reset": "are reset",
-    "stranger": "are answered by another program",
-}
-#: Nothing was dialled, for want of a listener or of time.
-_NOT_TRIED = ("unbound", "untried")
 
 
 @check(
@@ -76,20 +61,12 @@ def port_unreachable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     if len(fleet.nodes) < 2:
         yield not_applicable("links", "the job has one node")
         return
-    every = cells(facts)
-    # A large fleet dials a hundred thousand ports, of which nearly all answer.
-    failing = [c for c in every if c.result.status != "ok"]
-    wrong = misnamed(facts)
-    nameless = [c for c in failing if c.result.status in _WORDS and (c.source, c.result.host) in wrong]
-    disputed = disputed_pairs(facts)
-    taken = [c for c in failing if c.result.status in _WORDS and frozenset(c.pair) in disputed]
-    left_out = {id(c) for c in (*nameless, *taken)} | {id(c) for c in failing if c.result.status in _NOT_TRIED}
-    tried = [c for c in every if id(c) not in left_out] if left_out else every
-    yield from _untried(facts, failing, nameless)
-    if taken:
-        pairs = fold((f"{cell.source} to {cell.peer}" for cell in taken), 4)
+    sorted_out = reach(facts)
+    yield from _untried(facts, sorted_out)
+    if sorted_out.taken:
+        pairs = fold((f"{cell.source} to {cell.peer}" for cell in sorted_out.taken), 4)
         yield unknown(f"links: {pairs}", "blocked by LNK007: another machine answers for the address", required=True)
-    found = shapes(tried, lambda cell: cell.result.status in _WORDS)
+    found = shapes(sorted_out.tried, lambda cell: cell.result.status in WORDS)
     for group in grouped(found):
         claims = claims_of(job, fleet, {cell.label for shape in group for cell in shape.cells})
         yield _unreachable(group, claims, _open_way(group, heard(facts)))
@@ -100,7 +77,7 @@ def port_unreachable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     silent = unreached(fleet)
     if silent:
         yield unknown(f"links of {fold(silent)}", "blocked by NOD001")
-    if tried and not found:
+    if sorted_out.tried and not found:
         yield passed(coverage(fleet))
 
 
@@ -122,26 +99,25 @@ def grouped(found: Sequence[Shape[Target]]) -> list[list[Shape[Target]]]:
     return list(groups.values())
 
 
-def _untried(facts: Facts, failed: Sequence[Cell[Target]], nameless: Sequence[Cell[Target]]) -> Iterator[Verdict]:
+def _untried(facts: Facts, sorted_out: Reach) -> Iterator[Verdict]:
     """Pairs and ports that could not be tried, each reason once."""
-    for host in dict.fromkeys(cell.result.host for cell in nameless):
-        nodes = fold(dict.fromkeys(cell.source for cell in nameless if cell.result.host == host))
+    for host in dict.fromkeys(cell.result.host for cell in sorted_out.nameless):
+        nodes = fold(dict.fromkeys(cell.source for cell in sorted_out.nameless if cell.result.host == host))
         yield unknown(
             f"links: {nodes} to {host}",
             f"blocked by NAM002: {host} is not what it should be there",
             required=True,
         )
     missing: dict[str, list[str]] = {}
-    for seen in facts.each(dial):
-        if not isinstance(seen.fact, Observed) and not seen.params.get("look"):
-            missing.setdefault(seen.fact.reason, []).append(f"{seen.node} to {fold(seen.peers, 4)}")
-    for cell in failed:
+    for seen, why in undialled(facts):
+        missing.setdefault(why.reason, []).append(f"{seen.node} to {fold(seen.peers, 4)}")
+    for cell in sorted_out.failing:
         if cell.result.status == "untried":
             missing.setdefault(cell.result.detail, []).append(f"{cell.source} to {cell.peer}")
     for reason, pairs in missing.items():
         yield unknown(f"links: {fold(pairs, 4)}", reason, required=True)
     unbound: dict[tuple[str, str], str] = {}
-    for cell in failed:
+    for cell in sorted_out.failing:
         if cell.result.status == "unbound":
             unbound[(cell.peer, cell.label)] = cell.result.detail
     for (node, label), detail in unbound.items():
@@ -168,7 +144,7 @@ def _unreachable(group: Sequence[Shape[Target]], claims: tuple[Claim, ...], open
     statuses = list(dict.fromkeys(cell.result.status for cell in every))
     evidence = [_evidence(cell) for cell in every[:8]]
     ports = _ports(every)
-    how = " or ".join(_WORDS[status] for status in statuses)
+    how = " or ".join(WORDS[status] for status in statuses)
     about = subject(group[0]) if len(group) == 1 else f"{group[0].kind} {fold(shape.node for shape in group)}"
     return failed(
         f"links: {about}",
