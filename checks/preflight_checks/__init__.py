@@ -227,4 +227,6 @@ EXHIBITS = (
     "preflight_checks.exhibits.nodes:nodes",
     "preflight_checks.exhibits.versions:versions",
     "preflight_checks.exhibits.links:links",
+    "preflight_checks.exhibits.smoke:steps",
+    "preflight_checks.exhibits.smoke:stragglers",
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from preflight.job import Job
@@ -20,7 +20,7 @@ from reference_trainer.collective import rank as run_rank
 from reference_trainer.pace import Window
 
 #: Fewer ranks than this have no majority that one could fall behind.
-_FEWEST = 3
+FEWEST = 3
 #: A rank falls behind when it takes so many times as long as the median rank. NVIDIA's resiliency extension suspects
 #: below three quarters of the best rank's speed on GPUs; two threads of one core halve each other's.
 ON_GPU, ON_CPU, EXCHANGING = 1.33, 2.0, 4.0
@@ -35,13 +35,40 @@ HELD_BACK = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class _Behind:
+class Behind:
     """A rank that is slower than the others in both windows: how many times at least, and in what."""
 
     node: str
     rank: int
     times: float
     what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Paces:
+    """The ranks that have a pace, who of them is named, and who exchanges slowly where everybody waits.
+
+    Where most ranks wait for a processor (`busy`), times of exchanges say nothing.
+    """
+
+    reports: tuple[tuple[str, RankReport], ...]
+    named: tuple[Behind, ...]
+    busy: bool
+    inconclusive: tuple[Behind, ...]
+
+
+def paces_of(reports: Iterable[tuple[str, RankReport]]) -> Paces:
+    """Who falls behind among these ranks, each with its node; nobody where they have no majority."""
+    timed = [(node, report) for node, report in reports if len(report.windows) >= 2]
+    if len(timed) < FEWEST:
+        return Paces(tuple(timed), (), False, ())
+    busy = statistics.median(_waited(report) for _, report in timed) > BUSY
+    slow = _behind(timed, computing, "computes", lambda report: ON_GPU if "cuda" in report.device else ON_CPU)
+    exchanging = _behind(timed, _exchanging, "exchanges", lambda report: EXCHANGING, least_s=EXCHANGE_S)
+    crowded = [] if busy else [Behind(n, r.rank, 0.0, "waits") for n, r in timed if _waited(r) > CROWDED]
+    known = {item.rank for item in slow}
+    others = (item for item in (*crowded, *(() if busy else exchanging)) if item.rank not in known)
+    return Paces(tuple(timed), (*slow, *others), busy, tuple(exchanging) if busy else ())
 
 
 @check(
@@ -83,36 +110,31 @@ def straggler(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     if early is not None:
         yield early
         return
-    reports = [(node, report) for node, report in run.reports if len(report.windows) >= 2]
-    if len(reports) < _FEWEST:
+    paces = paces_of(run.reports)
+    reports, found = paces.reports, paces.named
+    if len(reports) < FEWEST:
         yield not_applicable("pace of the ranks", f"{len(reports)} ranks have no majority to fall behind")
         return
-    busy = statistics.median(_waited(report) for _, report in reports) > BUSY
-    slow = _behind(reports, _computing, "computes", lambda report: ON_GPU if "cuda" in report.device else ON_CPU)
-    exchanging = _behind(reports, _exchanging, "exchanges", lambda report: EXCHANGING, least_s=EXCHANGE_S)
-    crowded = [] if busy else [_Behind(n, r.rank, 0.0, "waits") for n, r in reports if _waited(r) > CROWDED]
-    named = {item.rank for item in slow}
-    if busy and exchanging:
+    if paces.inconclusive:
         waits = statistics.median(_waited(report) for _, report in reports)
         yield unknown(
-            f"exchanges of {fold(item.node for item in exchanging)}",
+            f"exchanges of {fold(item.node for item in paces.inconclusive)}",
             f"inconclusive: hosts busy (half of the ranks waited {waits:.0%} of the time or more for a processor)",
         )
-        exchanging = []
-    found = [*slow, *(item for item in (*crowded, *exchanging) if item.rank not in named)]
     by_rank = {report.rank: report for _, report in reports}
     uneven = unequal_work(job, fleet, facts)
     for node in dict.fromkeys(item.node for item in found):
         yield _finding(node, [item for item in found if item.node == node], by_rank, uneven)
     if not found:
-        paces = sorted(_computing(report.windows[0]) or 0.0 for _, report in reports)
+        times = sorted(computing(report.windows[0]) or 0.0 for _, report in reports)
         yield passed(
-            f"pace of {len(reports)} ranks: {paces[0] * 1e3:.2g} to {paces[-1] * 1e3:.2g} ms for one piece of work"
+            f"pace of {len(reports)} ranks: {times[0] * 1e3:.2g} to {times[-1] * 1e3:.2g} ms for one piece of work"
             + (f"; the machines are alike, but the job's own work is not: {'; '.join(uneven)}" if uneven else "")
         )
 
 
-def _computing(window: Window) -> float | None:
+def computing(window: Window) -> float | None:
+    """Seconds of one piece of work that needs nobody else, the median of those of this window."""
     return statistics.median(window.compute_s) if window.compute_s else None
 
 
@@ -132,14 +154,14 @@ def _behind(
     factor: Callable[[RankReport], float],
     *,
     least_s: float = 0.0,
-) -> list[_Behind]:
+) -> list[Behind]:
     """The ranks whose pace is out of line in every window."""
     times: dict[int, list[float]] = {}
     odd: dict[int, int] = {}
     windows = min(len(report.windows) for _, report in reports)
     for index in range(windows):
         known = {r.rank: value for _, r in reports if (value := pace(r.windows[index])) is not None}
-        if len(known) < _FEWEST:
+        if len(known) < FEWEST:
             return []
         middle = statistics.median(known.values())
         deviation = 1.4826 * statistics.median(abs(value - middle) for value in known.values())
@@ -152,13 +174,13 @@ def _behind(
                 odd[report.rank] = odd.get(report.rank, 0) + 1
                 times.setdefault(report.rank, []).append(value / middle)
     return [
-        _Behind(node, report.rank, min(times[report.rank]), what)
+        Behind(node, report.rank, min(times[report.rank]), what)
         for node, report in reports
         if odd.get(report.rank, 0) == windows
     ]
 
 
-def _finding(node: str, items: list[_Behind], by_rank: Mapping[int, RankReport], uneven: tuple[str, ...]) -> Verdict:
+def _finding(node: str, items: list[Behind], by_rank: Mapping[int, RankReport], uneven: tuple[str, ...]) -> Verdict:
     first = items[0]
     ranks = ("rank " if len(items) == 1 else "ranks ") + fold(str(item.rank) for item in items)
     report = by_rank[first.rank]
@@ -175,7 +197,7 @@ def _finding(node: str, items: list[_Behind], by_rank: Mapping[int, RankReport],
         said = f"took {first.times:.1f} times as long as the median rank for the same work, in both windows"
     if held > HELD_BACK:
         said += f"; a control group's quota held it back for {held:.0%} of the time"
-    paces = ", ".join(f"{(_computing(window) or 0.0) * 1e3:.3g} ms" for window in report.windows)
+    paces = ", ".join(f"{(computing(window) or 0.0) * 1e3:.3g} ms" for window in report.windows)
     return failed(
         f"{ranks} on {node}",
         f"{ranks} on {node} {said}; every step of the job would wait for it"
