@@ -217,7 +217,7 @@ PACK = (
     "preflight_checks.smoke.server_end:told_differently",
     "preflight_checks.smoke.server_results:wrong_server_result",
     "preflight_checks.smoke.server_results:updates_lost_doubled_or_stale",
-    "preflight_checks.smoke.server_results:server_load_uneven",
+    "preflight_checks.smoke.server_load:server_load_uneven",
     "preflight_checks.smoke.server_results:servers_trained_nothing",
     "preflight_checks.smoke.drill_named:drill_not_named",
 )
@@ -229,4 +229,7 @@ EXHIBITS = (
     "preflight_checks.exhibits.links:links",
     "preflight_checks.exhibits.smoke:steps",
     "preflight_checks.exhibits.smoke:stragglers",
+    "preflight_checks.exhibits.servers:placement",
+    "preflight_checks.exhibits.servers:holdings",
+    "preflight_checks.exhibits.servers:traffic",
 )

@@ -16,6 +16,8 @@ FLOAT_BYTES = 4
 SLICE_BYTES = 4 * 1024 * 1024
 #: Elements below which Paddle's transpiler does not cut a parameter (DistributeTranspilerConfig, Fluid 0.14 to 1.8).
 LEAST_BLOCK = 8192
+#: Shares smaller than this cost nothing, however unequal they are.
+NEGLIGIBLE_BYTES = 2**20
 #: What an optimizer keeps for each parameter beside its value; for others none is assumed.
 OPTIMIZER_SLOTS = {
     "Momentum": 1,
@@ -154,6 +156,12 @@ def sliced(blocks: Iterable[Block], most: int = SLICE_BYTES // FLOAT_BYTES) -> L
             numbers[block.parameter] = number + 1
             found.append(Block(block.parameter, number, block.begin + begin, min(most, block.elements - begin)))
     return found
+
+
+def overloaded(loads: Sequence[int]) -> Tuple[int, ...]:
+    """Which of these hold more than twice the mean, and not next to nothing: one server that all others wait for."""
+    mean = sum(loads) / len(loads) if loads else 0.0
+    return tuple(index for index, load in enumerate(loads) if load > 2 * mean and load > NEGLIGIBLE_BYTES)
 
 
 def imbalance(loads: Sequence[int]) -> float:

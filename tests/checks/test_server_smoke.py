@@ -21,9 +21,9 @@ from preflight_checks.smoke.server_end import (
     server_or_worker_did_not_finish,
     told_differently,
 )
+from preflight_checks.smoke.server_load import server_load_uneven
 from preflight_checks.smoke.server_plan import mode_of
 from preflight_checks.smoke.server_results import (
-    server_load_uneven,
     servers_trained_nothing,
     updates_lost_doubled_or_stale,
     wrong_server_result,

@@ -6,13 +6,22 @@ from collections import Counter
 from collections.abc import Iterator
 
 from preflight.job import Job
-from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
-from preflight.outcome import Confidence, Evidence, Severity
+from preflight.judgement import Verdict, check, failed, not_applicable, passed
+from preflight.outcome import Evidence, Severity
 from preflight.recording import Facts, Fleet
 from preflight_checks.demands import fold
 from preflight_checks.smoke.drilled import drillable
 from preflight_checks.smoke.server_plan import plan_servers
-from preflight_checks.smoke.server_run import COST, FACT, PROBES, ServerRun, blocked, server_run_of
+from preflight_checks.smoke.server_run import (
+    COST,
+    FACT,
+    PROBES,
+    UNCOUNTED,
+    ServerRun,
+    blocked,
+    server_run_of,
+    uncounted,
+)
 from reference_trainer.oracle import Mismatch
 from reference_trainer.ps.report import ServerReport, WorkerReport
 from reference_trainer.training import LOSS_FALLS_TO
@@ -22,10 +31,6 @@ _STALE_SYNCHRONOUS = "https://proceedings.neurips.cc/paper/2013/hash/b7bb35b9c6c
 _LEARNING_STEPS = 5
 #: The largest difference to one process that trained on all shards (modes in which there is one).
 TOLERANCE = 1e-6
-#: A server that holds or moves so many times the mean is loaded unevenly (evidence: size-balanced placement reaches
-#: 1.05, hashing 1.10 from 50 slices a server on).
-UNEVEN = 1.5
-_UNCOUNTED = "Paddle's own servers merge pushes and count none of them; SMK027 judges what was learnt"
 
 
 @check(
@@ -62,8 +67,8 @@ def wrong_server_result(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     if early is not None:
         yield early
         return
-    if _uncounted(run):
-        yield not_applicable("known parameters", _UNCOUNTED)
+    if uncounted(run):
+        yield not_applicable("known parameters", UNCOUNTED)
         return
     wrong = [(f"server {r.index}", node, m) for node, r in run.servers for m in r.mismatches]
     wrong += [(f"worker {r.index}", node, m) for node, r in run.workers for m in r.mismatches]
@@ -84,11 +89,6 @@ def wrong_server_result(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
         return
     steps = max((report.exact_steps for _, report in run.workers), default=0)
     yield passed(f"known parameters: equal bit by bit on {len(run.workers)} workers after {steps} steps")
-
-
-def _uncounted(run: ServerRun) -> bool:
-    """Whether the servers were a framework's own, which tell nothing of single pushes."""
-    return all(not report.exact_steps for _, report in run.workers)
 
 
 def _wrong(run: ServerRun, wrong: list[tuple[str, str, Mismatch]]) -> Verdict:
@@ -162,8 +162,8 @@ def updates_lost_doubled_or_stale(job: Job, fleet: Fleet, facts: Facts) -> Itera
     if early is not None:
         yield early
         return
-    if _uncounted(run):
-        yield not_applicable("updates", _UNCOUNTED)
+    if uncounted(run):
+        yield not_applicable("updates", UNCOUNTED)
         return
     faults = [verdict for node, report in run.servers for verdict in _miscounted(run, node, report)]
     yield from faults
@@ -215,69 +215,6 @@ def _staleness(run: ServerRun) -> str:
     if not together:
         return "no reads"
     return f"reads at most {max(together)} steps ahead of the slowest worker"
-
-
-@check(
-    "SMK026",
-    "server-load-uneven",
-    plan=plan_servers,
-    probes=PROBES,
-    cost=COST,
-    when="smoke",
-    severity=Severity.WARNING,
-    confidence=Confidence.MEDIUM,
-    evidence=("tensorflow/tensorflow#3762", "PaddlePaddle/Paddle#10398"),
-)
-@drillable("delay", "loss", "double", "flip")
-def server_load_uneven(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """Servers move as many bytes as what they hold lets expect.
-
-    What it checks: the bytes that each server took in and gave out, against its share of what all of them hold.
-
-    Why it matters: every step waits for the server that moves most. A server that moves much more than its share
-    serves somebody else, or the same twice.
-
-    Example: server 0 on node-a moved 62 % of all bytes and holds 33 % of the parameters.
-
-    Fix: see who else talks to the named server; place parameters by size.
-
-    Known limits: the model is a small one of our own; how the job's own parameters are dealt is judged from its files.
-
-    Evidence: tensorflow/tensorflow#3762, PaddlePaddle/Paddle#10398.
-    """
-    run = server_run_of(job, facts)
-    early = blocked(job, fleet, facts, run)
-    if early is not None:
-        yield early
-        return
-    if _uncounted(run):
-        yield not_applicable("load of servers", _UNCOUNTED)
-        return
-    moved = {r.index: sum(seen.bytes_in + seen.bytes_out for seen in r.seen) for _, r in run.servers}
-    held = {r.index: r.dense_bytes for _, r in run.servers}
-    if len(run.servers) < 2:
-        yield not_applicable("load of servers", "there is one server")
-        return
-    if not sum(held.values()) or not sum(moved.values()):
-        yield unknown("load of servers", "the servers told no bytes that they hold or moved")
-        return
-    found = False
-    for node, report in run.servers:
-        share, due = moved[report.index] / sum(moved.values()), held[report.index] / sum(held.values())
-        if share > UNEVEN * due and share > UNEVEN / len(run.servers):
-            found = True
-            yield failed(
-                f"load of server {report.index} on {node}",
-                f"server {report.index} on {node} moved {share:.0%} of all bytes and holds {due:.0%} of the parameters",
-                at=Evidence(
-                    FACT, f"{moved[report.index]} bytes", f"about {due:.0%} of {sum(moved.values())}", node=node
-                ),
-                nodes=(node,),
-                remedy=f"See who else talks to {node}; place parameters by size.",
-            )
-    if not found:
-        shares = ", ".join(f"{moved[r.index] / sum(moved.values()):.0%}" for _, r in run.servers)
-        yield passed(f"load of servers: {shares} of the bytes moved")
 
 
 @check(

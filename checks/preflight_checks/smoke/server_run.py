@@ -23,6 +23,8 @@ PROBES = (run_server, run_worker)
 COST = "a short training run: every server and worker imports torch and takes a few steps"
 #: What the evidence is called.
 FACT = "parameter-server run"
+#: Why bytes and pushes of such servers are not judged.
+UNCOUNTED = "Paddle's own servers merge pushes and count none of them; SMK027 judges what was learnt"
 
 
 @dataclass(frozen=True)
@@ -90,3 +92,8 @@ def blocker(run: ServerRun) -> str:
     if blamed is not None and (blamed.kind == "mismatch" or (blamed.kind == "missing" and blamed.rank is None)):
         return "SMK023"
     return "SMK022" if blamed is not None and blamed.kind in ("endpoint", "path") else "SMK021"
+
+
+def uncounted(run: ServerRun) -> bool:
+    """Whether the servers were a framework's own, which tell nothing of single pushes."""
+    return all(not report.exact_steps for _, report in run.workers)

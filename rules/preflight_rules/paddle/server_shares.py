@@ -12,10 +12,8 @@ from preflight_rules.paddle.fleet import once
 from preflight_rules.paddle.fluid import of
 from preflight_rules.paddle.paddle_ps import endpoints
 from preflight_rules.reading import deciding, host_of, numbers, placed, quoted, texts, undecided
-from reference_trainer.ps.sharding import FLOAT_BYTES, LEAST_BLOCK, OPTIMIZER_SLOTS, bytes_held
+from reference_trainer.ps.sharding import FLOAT_BYTES, LEAST_BLOCK, OPTIMIZER_SLOTS, bytes_held, overloaded
 
-#: Shares smaller than this cost nothing, however unequal they are.
-_NEGLIGIBLE_BYTES = 2**20
 #: More servers than this are a mistake that other rules name.
 _MOST_SERVERS = 10_000
 #: A table of this size that goes over the network at every step is slower than training.
@@ -137,7 +135,7 @@ def _shares(
             also=((because, "cut here"), (biggest, "the largest parameter")),
             remedy=f"Start {count - len(empty)} servers, or take a smaller min_block_size.",
         )
-    if fullest > 2 * total / count and fullest > _NEGLIGIBLE_BYTES:
+    if overloaded(held):
         return failed(
             subject,
             f"{quoted(biggest)} goes to one server: that one holds {_megabytes(fullest)}, while the mean of {count} is"
