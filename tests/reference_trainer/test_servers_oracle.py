@@ -11,9 +11,9 @@ from preflight.judgement import Check, Verdict
 from preflight.outcome import Status
 from preflight.recording import Facts
 from preflight_checks.smoke.server_end import server_or_worker_did_not_finish
+from preflight_checks.smoke.server_load import server_load_uneven
 from preflight_checks.smoke.server_plan import group_of, plan_servers
 from preflight_checks.smoke.server_results import (
-    server_load_uneven,
     servers_trained_nothing,
     updates_lost_doubled_or_stale,
     wrong_server_result,
