@@ -1,7 +1,8 @@
 """The same exchange over other transports: gradients go up, and weights and rows come down, in one call a step.
 
 Each peer is written as its own documentation has it done: pyzmq's ROUTER with parts that are not copied, torch's RPC
-with tensors as arguments, a Ray actor. All of them share the model, the arithmetic, and what is applied.
+with tensors as arguments, a Ray actor. All of them share the model, the arithmetic, and what is applied; and weights
+are sent as of one moment, as our own servers do: never half of the push of another worker.
 """
 
 from __future__ import annotations
@@ -16,9 +17,13 @@ Exchange = Callable[[Any, Any, Any, Any], tuple[Any, Any]]
 
 
 class Held:
-    """What a server of a peer holds."""
+    """What a server of a peer holds.
 
-    def __init__(self, task: Any, rate: float) -> None:
+    Args:
+        copied: the transport copies an answer before the next call begins, so that nothing needs to be done for it.
+    """
+
+    def __init__(self, task: Any, rate: float, *, copied: bool = False) -> None:
         import torch
 
         self.dense = torch.cat([task.initial(p.name) for p in task.dense])
@@ -26,14 +31,19 @@ class Held:
         if task.tables:
             self.table = task.initial_rows(0, torch.arange(task.tables[0].rows))
         self._rate = rate
+        self._copied = copied
 
     def exchange(self, gradient: Any, rows: Any, row_gradients: Any, wanted: Any) -> tuple[Any, Any]:
         """Apply and answer."""
+        from reference_trainer.ps import store
+
         if gradient.numel():
             self.dense.add_(gradient, alpha=-self._rate)
         if rows.numel():
-            self.table.index_add_(0, rows, row_gradients.view(rows.numel(), -1), alpha=-self._rate)
-        return self.dense, self.table[wanted] if wanted.numel() else self.table[:0]
+            store.add_rows(self.table, rows, row_gradients.view(rows.numel(), -1), -self._rate)
+        # The transports of the others send while the next call is served.
+        dense = self.dense if self._copied else self.dense.clone()
+        return dense, self.table[wanted] if wanted.numel() else self.table[:0]
 
 
 class Training:
@@ -162,7 +172,7 @@ class _RayServer:
         from reference_trainer.ps.tasks import Network
 
         torch.set_num_threads(1)
-        self._held = Held(Network(**options), rate)
+        self._held = Held(Network(**options), rate, copied=True)
 
     def pid(self) -> int:
         return os.getpid()

@@ -13,6 +13,7 @@ from typing import Callable, List, Optional, Tuple
 
 from reference_trainer.ps import frames
 from reference_trainer.ps.frames import Header
+from reference_trainer.ps.turns import NoTurn, Turn
 
 #: Small frames are read with one call of the kernel; of larger ones at most this much is copied once more.
 _READ_AHEAD = 64 * 1024
@@ -95,6 +96,8 @@ class Channel:
         self.noticed: Callable[[bool], None] = lambda lasts: None
         #: A call waits for the other side right now, and has for a moment.
         self.kept_waiting = False
+        #: Given up around calls of the kernel by whoever holds it.
+        self.turn: Turn = NoTurn()
 
     def send(self, header: Header, *payload: memoryview) -> None:
         """Send one whole frame; the payload's parts one behind the other."""
@@ -116,6 +119,7 @@ class Channel:
                 parts, self._queued = self._queued + parts, []
             began = 0.0
             while parts:
+                held = self.turn.release()
                 try:
                     sent = self._socket.sendmsg(parts[:_MOST_PARTS])
                 except BlockingIOError:
@@ -124,6 +128,9 @@ class Channel:
                     continue
                 except OSError as error:
                     raise self._gone(error) from error
+                finally:
+                    if held:
+                        self.turn.acquire()
                 # Whoever takes some of it is alive.
                 began = 0.0
                 self._goes_on()
@@ -165,6 +172,7 @@ class Channel:
         self._begin += have
         began = 0.0
         while have < size:
+            held = self.turn.release()
             try:
                 # What follows the payload comes with the same call.
                 got = self._socket.recvmsg_into([into[have:], self._ahead])[0]
@@ -175,6 +183,9 @@ class Channel:
                 continue
             except OSError as error:
                 raise self._gone(error) from error
+            finally:
+                if held:
+                    self.turn.acquire()
             if not got:
                 raise self._ended()
             began = 0.0
@@ -230,6 +241,7 @@ class Channel:
             self._begin, self._end = 0, left
         began = time.monotonic()
         while True:
+            held = self.turn.release()
             try:
                 got = self._socket.recv_into(self._ahead[self._end :])
             except BlockingIOError:
@@ -238,6 +250,9 @@ class Channel:
                 continue
             except OSError as error:
                 raise self._gone(error) from error
+            finally:
+                if held:
+                    self.turn.acquire()
             self._goes_on()
             if not got:
                 raise self._ended()

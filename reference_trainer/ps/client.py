@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import json
 import time
-from typing import Any, Callable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from reference_trainer.ps import frames, settings
 from reference_trainer.ps.channel import Channel, PeerError
 from reference_trainer.ps.drills import Drill
 from reference_trainer.ps.frames import Header
-from reference_trainer.ps.memory import Numbers, bytes_of
+from reference_trainer.ps.memory import Numbers, bytes_of, empty
 from reference_trainer.ps.settings import Settings
 
 _ALIVE_S = 1.0
@@ -27,11 +27,20 @@ class Server:
         elements = told.plan.elements_of(index)
         self.pulled = Numbers(elements)
         self.pushed = Numbers(elements)
+        #: What is pushed for each shard, in parts: of `pushed`, or of a gradient where it lies.
+        self.outgoing: List[List[memoryview]] = [[] for _ in self.shards]
+        self.sends_what_is_pushed()
+        #: The rows of each table that this server was asked for last.
+        self.looked_up: Dict[int, Any] = {}
         self.round_trips = 0
         self.waited_s = 0.0
         #: Pushes of this phase that the server has already, from the worker whose place this one took.
         self.has_phase = settings.JOINING
         self.has_clock = 0
+
+    def sends_what_is_pushed(self) -> None:
+        """The next pushes are what stands in `pushed`."""
+        self.outgoing[:] = [[self.pushed.bytes_of(shard.begin, shard.elements)] for shard in self.shards]
 
 
 class Rows:
@@ -119,17 +128,17 @@ class Client:
         """The reply to rows that were asked for already."""
         self.flush()
         width = self._tables[table].width
-        found = Numbers(int(rows.rows.numel()) * width)
-        whole = found.tensor.view(-1, width)
+        whole, views = empty(int(rows.rows.numel()), width)
         for server in self._concerned():
             mine, places = rows.mine[server.index]
             self._reply(server, table, int(mine.numel()) * width * 4)
-            if places is None:
-                server.channel.take(found.view)
-                continue
-            part = Numbers(int(mine.numel()) * width)
-            server.channel.take(part.view)
-            whole[places] = part.tensor.view(-1, width)
+            part = whole
+            if places is not None:
+                part, views = empty(int(mine.numel()), width)
+            for view in views:
+                server.channel.take(view)
+            if places is not None:
+                whole[places] = part
         return whole
 
     def ask_rows(self, table: int, rows: Rows, clock: int) -> None:
@@ -141,6 +150,7 @@ class Client:
                 raise ValueError("%d rows of table %s at once are too many" % (count, self._tables[table].name))
             header = Header(frames.LOOKUP, 0, self.index, clock, table, count, count * 8, self.phase)
             server.channel.queue([memoryview(frames.encode(header)), *bytes_of(mine)])
+            server.looked_up[table] = mine
 
     def push(
         self, clock: int, rows: Sequence[Rows], row_numbers: Sequence[Any], *, flags: int = 0, pull: bool = False
@@ -170,17 +180,20 @@ class Client:
             mine, places = part.mine[server.index]
             chosen = (numbers if places is None else numbers[places]).contiguous()
             count = int(mine.numel())
-            size = count * (8 + 4 * self._tables[table].width)
             last = frames.LAST if not shards and table == len(rows) - 1 else 0
-            header = Header(frames.UPDATE, flags | last, self.index, clock, table, count, size, self.phase)
-            frames_.append([memoryview(frames.encode(header)), *bytes_of(mine), *bytes_of(chosen)])
+            # The server still has the row numbers that it was asked for last.
+            same = frames.SAME_ROWS if server.looked_up.get(table) is mine else 0
+            size = count * 4 * self._tables[table].width + (0 if same else count * 8)
+            header = Header(frames.UPDATE, flags | last | same, self.index, clock, table, count, size, self.phase)
+            numbered = () if same else bytes_of(mine)
+            frames_.append([memoryview(frames.encode(header)), *numbered, *bytes_of(chosen)])
             keep.append(chosen)
         for shard in shards:
             last = shard.number == len(shards) - 1
             op = frames.PUSHPULL if pull and last else frames.PUSH
             flag = flags | (frames.LAST if last else 0)
             header = Header(op, flag, self.index, clock, shard.number, shard.elements, shard.bytes, self.phase)
-            frames_.append([memoryview(frames.encode(header)), server.pushed.bytes_of(shard.begin, shard.elements)])
+            frames_.append([memoryview(frames.encode(header)), *server.outgoing[shard.number]])
         if not frames_:
             header = Header(frames.PUSH, flags | frames.LAST, self.index, clock, phase=self.phase)
             frames_.append([memoryview(frames.encode(header))])

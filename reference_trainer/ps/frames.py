@@ -65,6 +65,8 @@ MISMATCH = 4
 BECAUSE_OF_ANOTHER = 8
 #: An ERROR for somebody who does not belong to this run.
 REFUSED = 16
+#: An UPDATE of the rows that were looked up last, in their order: it carries no row numbers.
+SAME_ROWS = 32
 
 #: Texts (HELLO, WELCOME, WAITING, ERROR) are at most so long; they are allocated before anybody is trusted.
 TEXT_BYTES = 64 * 1024

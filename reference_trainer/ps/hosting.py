@@ -16,6 +16,7 @@ from reference_trainer.ps.drills import Drill
 from reference_trainer.ps.exact import Exact
 from reference_trainer.ps.report import Replacement, Stranger, WorkerSeen
 from reference_trainer.ps.settings import Settings
+from reference_trainer.ps.turns import Turn
 
 _MOST_STRANGERS = 50
 _MOST_MISMATCHES = 50
@@ -76,6 +77,7 @@ class Hosting:
         self.clocks = Clocks(told.workers, told.mode, bound=told.staleness, apply_round=self._apply_round)
         self.patience = settings.Patience(told.least_limit_s)
         self.lock = threading.Lock()
+        self.turn = Turn()
         self.guests: Dict[int, Guest] = {}
         self.spares: List[Guest] = []
         #: Workers whose connection was given up and whose place nobody has taken yet: why, and when.
@@ -196,7 +198,10 @@ class Hosting:
             if replaceable:
                 self.vacant[guest.index] = why
                 self.vacant_at[guest.index] = time.monotonic() if at_s is None else at_s
-        if not replaceable:
+        if replaceable:
+            with self.clocks.changed:
+                self.clocks.changed.notify_all()
+        else:
             self.clocks.end(Ended(why, worker=guest.index))
         self.moved()
 

@@ -34,3 +34,11 @@ def bytes_of(tensor: Any) -> Tuple[memoryview, ...]:
     if not size:
         return ()
     return (memoryview((ctypes.c_char * size).from_address(tensor.data_ptr())).cast("B"),)
+
+
+def empty(rows: int, width: int) -> Tuple[Any, Tuple[memoryview, ...]]:
+    """A new float32[rows, width] on the host, to be filled by way of its bytes."""
+    import torch
+
+    tensor = torch.empty(rows, width)
+    return tensor, bytes_of(tensor)

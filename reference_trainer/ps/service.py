@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import time
-from typing import List, Optional, Sequence
+from typing import ContextManager, List, Optional, Sequence
 
-from reference_trainer.ps import clocks, frames, settings
+from reference_trainer.ps import clocks, frames, places, settings
 from reference_trainer.ps.channel import PeerError
 from reference_trainer.ps.clocks import Ended
 from reference_trainer.ps.frames import Header
 from reference_trainer.ps.hosting import Guest, Hosting
-from reference_trainer.ps.report import Replacement
+from reference_trainer.ps.turns import Apart, NoTurn
 
 _SCRAP_BYTES = 1 << 20
 _IDLE_S = 1.0
+#: What is larger is worth a processor of its own.
+_LARGE_BYTES = 1 << 20
+_IN_TURN = Apart(NoTurn())
 
 
 class Service:
@@ -32,6 +34,9 @@ class Service:
         self._tables = len(host.told.plan.tables)
         self._shards = host.told.plan.shards[host.told.index]
         self._parts = max(1, self._tables + len(self._shards))
+        self._channel.turn = host.turn
+        #: Around waits, and around what is large: the others go on meanwhile.
+        self._apart = Apart(host.turn)
         self._scrap = memoryview(bytearray(_SCRAP_BYTES))
         #: Parts before these were applied for the worker whose place this one took: (clock, parts).
         self._done_before = (-1, 0)
@@ -44,9 +49,13 @@ class Service:
                 if host.clocks.ended is not None:
                     raise host.clocks.ended
             if guest.spare:
-                self._await_place()
-            while not guest.left:
-                self._next()
+                places.wait(host, guest)
+            host.turn.acquire()
+            try:
+                while not guest.left:
+                    self._next()
+            finally:
+                host.turn.release()
         except Ended as why:
             self._channel.say_error(why.text, frames.MISMATCH if why.mismatch else frames.BECAUSE_OF_ANOTHER)
         except PeerError as error:
@@ -124,7 +133,9 @@ class Service:
                 self._channel.take(slot.view(shard))
                 host.check_push(self._guest.index, header.clock, shard)
                 if host.told.mode != clocks.SYNC:
-                    host.store.apply(shard, slot.part(shard), host.factor * self._times(header))
+                    factor = host.factor * self._times(header)
+                    with self._turn_for(shard.bytes):
+                        host.store.apply(shard, slot.part(shard), factor)
             self._finished(header, part)
 
     def _update(self, header: Header) -> None:
@@ -132,18 +143,26 @@ class Service:
         table = header.shard
         self._check_table(table, header)
         width = host.told.plan.tables[table].width
-        if header.bytes != header.count * (8 + 4 * width):
+        same = header.flags & frames.SAME_ROWS
+        if header.bytes != header.count * (4 * width + (0 if same else 8)):
             raise self._confused("updated %d rows of %d numbers with %d bytes" % (header.count, width, header.bytes))
         if self._begins(header, table):
             slot = host.slots[self._worker()]
             slot.held[table] = 0
-            self._channel.take(slot.rows[table].bytes_of(0, header.count))
+            if not same:
+                self._channel.take(slot.rows[table].bytes_of(0, header.count))
+            elif header.count == slot.asked[table]:
+                slot.hold_looked_up(table)
+            else:
+                raise self._confused("updated %d rows that it had not looked up" % header.count)
             self._channel.take(slot.row_numbers[table].bytes_of(0, header.count * width))
             slot.held[table] = header.count
-            self._check_rows(slot.rows_held(table), table)
+            if not same:
+                self._check_rows(slot.rows_held(table), table)
             if host.told.mode != clocks.SYNC:
                 factor = host.factor * self._times(header)
-                host.store.apply_rows(table, slot.rows_held(table), slot.row_part(table), factor)
+                with self._turn_for(header.bytes):
+                    host.store.apply_rows(table, slot.rows_held(table), slot.row_part(table), factor)
             self._finished(header, table)
 
     def _begins(self, header: Header, part: int) -> bool:
@@ -158,7 +177,9 @@ class Service:
             return self._drop(header)
         if header.clock > state.clock[worker]:
             self._skip_to(header.clock)
-        self._guest.waited_s += state.await_room(worker, header.clock, self._tell)
+        if host.told.mode == clocks.SYNC:
+            with self._apart:
+                self._guest.waited_s += state.await_room(worker, header.clock, self._tell)
         if part < state.parts[worker]:
             if self._done_before[0] != header.clock or part >= self._done_before[1]:
                 self._note(header.clock, "came twice; the second was not applied", part)
@@ -202,7 +223,8 @@ class Service:
             raise self._confused("is at clock %d; there are %d pushes" % (clock, host.told.rounds(host.steps)))
         while host.clocks.clock[worker] < clock:
             now = host.clocks.clock[worker]
-            self._guest.waited_s += host.clocks.await_room(worker, now, self._tell)
+            with self._apart:
+                self._guest.waited_s += host.clocks.await_room(worker, now, self._tell)
             if host.clocks.parts[worker] == 0:
                 self._note(now, "never came")
                 for part in range(self._parts):
@@ -235,7 +257,7 @@ class Service:
         self._guest.pulls += 1
         phase = host.clocks.phase
         if phase in (settings.EXACT, settings.TRAINING):
-            self._guest.waited_s += host.clocks.await_read(worker, clock, self._tell)
+            self._await_read(clock)
         # Nobody writes while workers of a synchronous round read, nor between the phases.
         quiet = host.told.mode == clocks.SYNC or host.told.workers == 1 or phase in (settings.EXACT_READ, settings.READ)
         slot = host.slots[worker]
@@ -246,7 +268,8 @@ class Service:
             if quiet and host.store.on_host:
                 parts.append(host.store.view(shard))
                 continue
-            host.store.read(shard, slot.outgoing.tensor[: shard.elements])
+            with self._turn_for(shard.bytes):
+                host.store.read(shard, slot.outgoing.tensor[: shard.elements])
             parts.append(slot.outgoing.bytes_of(0, shard.elements))
             if shard.number + 1 < len(self._shards):
                 # The next shard is copied to the same place.
@@ -263,21 +286,29 @@ class Service:
         if header.bytes != header.count * 8:
             raise self._confused("looked up %d rows with %d bytes" % (header.count, header.bytes))
         slot = host.slots[worker]
+        slot.asked[table] = -1
         rows = slot.looked_up[table]
         self._channel.take(rows.bytes_of(0, header.count))
         wanted = rows.tensor[: header.count]
         self._check_rows(wanted, table)
+        slot.asked[table] = header.count
         self._arrived_at(header.clock)
         self._guest.lookups += 1
         phase = host.clocks.phase
         if phase in (settings.EXACT, settings.TRAINING):
-            self._guest.waited_s += host.clocks.await_read(worker, header.clock, self._tell)
+            self._await_read(header.clock)
         width = host.told.plan.tables[table].width
         out = slot.outgoing_rows[table]
-        host.store.read_rows(table, wanted, out.tensor[: header.count * width].view(header.count, width))
         size = header.count * width * 4
+        with self._turn_for(size):
+            host.store.read_rows(table, wanted, out.tensor[: header.count * width].view(header.count, width))
         reply = Header(frames.DATA, 0, worker, header.clock, table, header.count, size, phase)
         self._channel.queue([memoryview(frames.encode(reply)), out.bytes_of(0, header.count * width)])
+
+    def _await_read(self, clock: int) -> None:
+        host = self._host
+        with _IN_TURN if host.told.mode in (clocks.ASYNC, clocks.GEO) else self._apart:
+            self._guest.waited_s += host.clocks.await_read(self._worker(), clock, self._tell)
 
     def _arrived_at(self, clock: int) -> None:
         """A worker that asks for weights at `clock` has sent all pushes before it."""
@@ -292,72 +323,29 @@ class Service:
             raise self._confused("is at barrier %d, the server at %d" % (header.phase, state.phase))
         if header.phase == state.phase and state.phase in (settings.EXACT, settings.TRAINING):
             self._skip_to(host.told.rounds(host.steps))
-        self._guest.waited_s += state.barrier(worker, header.phase, self._tell, host.advance)
+        with self._apart:
+            self._guest.waited_s += state.barrier(worker, header.phase, self._tell, host.advance)
         self._channel.send(Header(frames.DATA, 0, worker, 0, phase=header.phase + 1))
 
-    def _await_place(self) -> None:
-        """A spare worker waits; server 0 chooses whose place it takes, and the worker tells the other servers."""
-        host = self._host
-        self._channel.limit_s = host.told.timeout_s
-        while host.told.index == 0:
-            with host.clocks.changed:
-                if not host.over.is_set() and not self._chosen():
-                    host.clocks.changed.wait(_IDLE_S / 2)
-            if host.clocks.ended is not None:
-                raise host.clocks.ended
-            if host.over.is_set():
-                self._channel.send(Header(frames.BYE))
-                return
-            chosen = self._chosen()
-            if chosen is not None:
-                self._channel.send(Header(frames.TAKEOVER, 0, chosen))
-                return
-            self._tell([])
-
-    def _chosen(self) -> Optional[int]:
-        """The first vacant place, when this is the first spare worker that waits."""
-        host = self._host
-        with host.lock:
-            if host.vacant and host.spares and host.spares[0] is self._guest:
-                return min(host.vacant)
-        return None
+    def _turn_for(self, size: int) -> ContextManager[None]:
+        """Work on so many bytes: in turn, or beside the others."""
+        large = size > _LARGE_BYTES or not self._host.store.on_host
+        return self._apart if large else _IN_TURN
 
     def _take_place(self, worker: int) -> None:
-        """This spare worker is worker `worker` from now on. Whoever was it before is cut off first."""
+        """This spare worker is worker `worker` from now on."""
         host, guest = self._host, self._guest
         if not guest.spare or guest.index >= 0 or worker >= host.told.workers:
             raise self._confused("wants the place of worker %d" % worker)
-        with host.lock:
-            before = host.guests.get(worker)
-        if before is not None:
-            before.channel.say_error("a spare worker took the place of worker %d" % worker, frames.BECAUSE_OF_ANOTHER)
-            before.channel.shut()
-            if not before.gone.wait(settings.LAG_S):
-                raise Ended("worker %d could not be cut off" % worker)
-        with host.lock:
-            why = host.vacant.pop(worker, "another server gave it up")
-            at_s = host.vacant_at.pop(worker, time.monotonic())
-            host.guests.pop(worker, None)
-            guest.index = worker
-            host.guests[worker] = guest
-            host.spares.remove(guest)
-            state = host.clocks
-            clock, parts, phase = state.clock[worker], state.parts[worker], state.phase
-            left = host.left.get(worker)
-            was = left.host if left is not None else ""
-            # The counts are the worker's, whoever it is.
-            guest.pushes += left.pushes if left is not None else 0
-            guest.pulls += left.pulls if left is not None else 0
-            guest.lookups += left.lookups if left is not None else 0
-            took_s = round(time.monotonic() - at_s, 3)
-            host.replaced.append(Replacement(worker, was, guest.host, phase, clock, why, took_s))
+        with self._apart:
+            places.cut_off(host, worker)
+        clock, parts, phase = places.take(host, guest, worker)
         self._done_before = (clock, parts)
         self._channel.send(Header(frames.TAKEOVER, 0, worker, clock, 0, parts, phase=phase))
 
     def _tell(self, workers: Sequence[int]) -> None:
         """The reply takes its time, because of these workers."""
-        data = json.dumps(list(workers)).encode("ascii")
-        self._channel.send(Header(frames.WAITING, bytes=len(data)), memoryview(data))
+        places.tell(self._channel, workers)
 
     def _worker(self) -> int:
         if self._guest.index < 0:

@@ -172,12 +172,16 @@ class Stepping:
         self._ask(asked, first)
         values = self._answers(asked)
         waited = 0.0
+        lent: List[Any] = []
         for step in range(first, told.steps):
             self._before("step %d", step)
             began = time.monotonic()
             self._drill.before_step(settings.TRAINING, step)
             loss, gradients, row_gradients = self._gradients(step, asked, values)
-            self._layout.scatter(gradients, client.servers)
+            if self._drill.kind:
+                self._layout.scatter(gradients, client.servers)
+            else:
+                lent = self._layout.lend(gradients, client.servers)
             computed = time.monotonic()
             last = step + 1 == told.steps
             rows = [part for part, _ in asked]
@@ -188,6 +192,7 @@ class Stepping:
             if in_passing:
                 self._ask(following, step + 1)
             client.flush()
+            del lent[:]
             pushed = time.monotonic()
             done.losses.append(loss)
             done.pull_s.append(waited)

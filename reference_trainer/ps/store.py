@@ -80,7 +80,7 @@ class Store:
             rows, numbers = rows.to(self.device), numbers.to(self.device)
         local = rows.div(self._servers, rounding_mode="floor") if self._servers > 1 else rows
         with self._row_locks[table]:
-            self.rows[table].index_add_(0, local, numbers, alpha=factor)
+            add_rows(self.rows[table], local, numbers, factor)
 
     def read(self, shard: Shard, into: Any) -> None:
         """Copy a shard to the host, whole as of one moment."""
@@ -137,6 +137,8 @@ class Slot:
         #: The rows of a look-up, apart from those of an update that is not applied yet.
         self.looked_up = [Numbers(capacity(t), dtype=torch.int64) for t in range(len(plan.tables))]
         self.held = [0] * len(plan.tables)
+        #: How many rows the last look-up had, until an update was about the same ones.
+        self.asked = [-1] * len(plan.tables)
         self.outgoing = Numbers(largest, pinned=pinned)
         self.outgoing_rows = [Numbers(capacity(t) * table.width) for t, table in enumerate(plan.tables)]
         self.widths = [table.width for table in plan.tables]
@@ -154,9 +156,19 @@ class Slot:
         width, count = self.widths[table], self.held[table]
         return self.row_numbers[table].tensor[: count * width].view(count, width)
 
+    def hold_looked_up(self, table: int) -> None:
+        """The update is about the rows that were looked up last."""
+        self.rows[table], self.looked_up[table] = self.looked_up[table], self.rows[table]
+        self.asked[table] = -1
+
     def rows_held(self, table: int) -> Any:
         """The rows that a push speaks of: int64[n]."""
         return self.rows[table].tensor[: self.held[table]]
+
+
+def add_rows(table: Any, rows: Any, numbers: Any, factor: float) -> None:
+    """Add `factor` times `numbers` to distinct rows. `index_add_` would do the same, row by row and more slowly."""
+    table.index_copy_(0, rows, table.index_select(0, rows).add_(numbers, alpha=factor))
 
 
 def sum_slots(store: Store, slots: List[Slot], factor: float) -> None:

@@ -89,6 +89,7 @@ class Spoken:
         (Header(frames.LOOKUP, shard=3), b"", "speaks of table 3 of 1"),
         (Header(frames.LOOKUP, count=2, bytes=99), b"", "looked up 2 rows with 99 bytes"),
         (Header(frames.UPDATE, count=2, bytes=16), b"", "updated 2 rows of 4 numbers with 16 bytes"),
+        (Header(frames.UPDATE, frames.SAME_ROWS, count=2, bytes=32), b"", "updated 2 rows that it had not looked up"),
         (
             Header(frames.LOOKUP, count=2, bytes=16),
             (5).to_bytes(8, "little") * 2,
@@ -129,9 +130,35 @@ def test_a_push_cut_off_in_the_middle_changes_nothing() -> None:
     assert spoken.host.clocks.ended is not None and "is gone" in spoken.host.clocks.ended.text
 
 
+def test_an_update_without_row_numbers_is_about_the_rows_looked_up_last() -> None:
+    spoken = Spoken()
+    before = spoken.host.store.rows[0].clone()
+    for row in (1, 7):
+        spoken.send(Header(frames.LOOKUP, count=1, bytes=8), row.to_bytes(8, "little"))
+        spoken.channel.take(memoryview(bytearray(spoken.channel.receive().bytes)))
+    one = bytes.fromhex("0000803f") * 4
+    spoken.send(Header(frames.UPDATE, frames.SAME_ROWS | frames.DELTA, count=1, bytes=16), one)
+    spoken.send(Header(frames.PUSH, frames.LAST, bytes=256), bytes(256))
+    spoken.send(Header(frames.PULL, clock=1))
+    spoken.channel.take(memoryview(bytearray(spoken.channel.receive().bytes)))
+    spoken.close()
+    moved = (spoken.host.store.rows[0] != before).any(1).nonzero().flatten().tolist()
+    assert moved == [7]
+
+
+def test_rows_looked_up_once_are_not_updated_twice_unasked() -> None:
+    spoken = Spoken()
+    spoken.send(Header(frames.LOOKUP, count=1, bytes=8), (3).to_bytes(8, "little"))
+    spoken.channel.take(memoryview(bytearray(spoken.channel.receive().bytes)))
+    for clock in (0, 1):
+        spoken.send(Header(frames.UPDATE, frames.SAME_ROWS, clock=clock, count=1, bytes=16), bytes(16))
+        spoken.send(Header(frames.PUSH, frames.LAST, clock=clock, bytes=256), bytes(256))
+    assert "updated 1 rows that it had not looked up" in spoken.ends()
+
+
 FIELDS: dict[str, Any] = {
     "op": st.sampled_from([frames.PULL, frames.PUSH, frames.PUSHPULL, frames.LOOKUP, frames.UPDATE, frames.BARRIER]),
-    "flags": st.integers(0, 31),
+    "flags": st.integers(0, 63),
     "worker": st.integers(0, 3),
     "clock": st.one_of(st.integers(-2, 5), st.integers(-(2**63), 2**63 - 1)),
     "shard": st.integers(0, 2),
