@@ -138,7 +138,7 @@ def _run(params: Dict[str, Any], me: Progress, watcher: Watcher) -> RankReport:
     timeout_s = float(params.get("timeout_s", 60.0))
     listener = rendezvous.open_listener(params, me)
     dialling = rendezvous.Dialling(params, me, timeout_s)
-    torch, dist = framework.load(me)
+    torch, dist = framework.load(me, optimizers=True)
     oracle.exact_settings()
     me.entering("set-up of the device", loading=True)
     backend, device = framework.choose_device(torch, params)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from typing import Any, Dict, Tuple
@@ -21,22 +22,31 @@ def is_paddle(params: Dict[str, Any]) -> bool:
     return importlib.util.find_spec("torch") is None and importlib.util.find_spec("paddle") is not None
 
 
-def load(me: Progress) -> Tuple[Any, Any]:
+def load(me: Progress, *, optimizers: bool = False) -> Tuple[Any, Any]:
     """`torch` and `torch.distributed`, imported under an announcement because it takes seconds.
+
+    Args:
+        optimizers: this process makes one.
 
     Raises ProbeUnavailable of kind `missing`, with the reason, where they are not to be had.
     """
     me.entering("import of torch", loading=True)
+    # Nothing of what is imported is ever garbage: looking for some takes a tenth of the import, and half a second later.
+    gc.disable()
     try:
         import torch
         import torch.distributed as dist
     except ImportError as error:
         me.say(phases.PROBLEM, problem="import", error=str(error), rank=me.rank)
         raise ProbeUnavailable("missing", "torch cannot be imported by %s: %s" % (sys.executable, error)) from error
+    finally:
+        gc.enable()
     if not dist.is_available():
         raise ProbeUnavailable("missing", "this torch %s was built without torch.distributed" % torch.__version__)
-    # The first optimizer imports a second and a half of compiler modules: here, not in the midst of a step.
-    torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    if optimizers:
+        # The first one imports a second and a half of compiler modules: here, not in the midst of a step.
+        torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    gc.freeze()
     me.left()
     return torch, dist
 
