@@ -233,14 +233,14 @@ def quantities() -> int:
 @cli.command()
 @click.argument(
     "document",
-    type=click.Choice(["report", "recording", "config", "site-rules", "diagnosis", "difference"]),
+    type=click.Choice(["report", "recording", "config", "site-rules", "diagnosis", "difference", "events"]),
     default="report",
 )
 def schema(document: str) -> int:
     """Print the JSON Schema of a report, recording, configuration file, site rules, diagnosis, or comparison."""
     import json
 
-    from preflight import report, saved, settings, site_file
+    from preflight import events, report, saved, settings, site_file
     from preflight.diagnosis import model
     from preflight.difference import model as difference
 
@@ -251,6 +251,7 @@ def schema(document: str) -> int:
         "site-rules": site_file.schema,
         "diagnosis": model.schema,
         "difference": difference.schema,
+        "events": events.schema,
     }
     found = makers[document]()
     _print(json.dumps(found, indent=2, sort_keys=True) + "\n")

@@ -83,7 +83,7 @@ def run_live(
 ) -> int:
     """Carry a run out, keep its recording where that is wanted, and write the report; its exit code."""
     from preflight import api
-    from preflight.cli_deliver import deliver_report
+    from preflight.cli_deliver import deliver_live
     from preflight.run import CheckOptions
 
     _possible(chosen, save)
@@ -91,18 +91,19 @@ def run_live(
     wanted = CheckOptions(**{name: chosen[name] for name in names if chosen.get(name) is not None})
     configured = api.configure(options.choices(chosen), paths, root=root)
 
-    def report() -> Report:
+    def report(events: Progress | None) -> Report:
         from preflight.deliver import write
+        from preflight.progress import both
         from preflight.reporters.live import live_progress
         from preflight.saved import save as dump
 
         with live_progress(sys.stderr) as progress:
-            recording, found = carry(wanted, configured.configuration, progress)
+            recording, found = carry(wanted, configured.configuration, both(progress, events))
         if save is not None:
             write(save, dump(recording, compressed=save.suffix == ".gz"))
         return found
 
-    return deliver_report(verb, chosen, report, output=configured.output)
+    return deliver_live(verb, chosen, report, output=configured.output)
 
 
 def _possible(chosen: dict[str, Any], save: Path | None) -> None:

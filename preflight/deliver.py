@@ -125,6 +125,8 @@ def _parsed(wanted: str) -> Output:
     except KeyError as error:
         meant = _ALSO_CALLED.get(name.lower())
         said = f"there is no {name!r}; that is called {meant!r} here" if meant else error.args[0]
+        if name.lower() in ("jsonl", "ndjson", "events"):
+            said = f"{name} is written while a run goes on: --events {path or 'FILE'}"
         raise UsageError(f"--output {wanted}: {said}") from None
     return Output(reporter, path)
 

@@ -35,6 +35,11 @@ OUTPUT = click.option(
     help="Write the report as text (default), json, sarif, junit, github, gitlab, openmetrics, ctrf, or a list: "
     "passing-hosts, failing-hosts, untold-hosts. Repeatable.",
 )
+EVENTS = click.option(
+    "--events",
+    metavar="TARGET",
+    help="Tell how the run goes while it does, a JSON object a line: into a file, - (standard output) or fd:N.",
+)
 _VERBOSE = click.option(
     "-v", "--verbose", count=True, help="Also list what passed and what could not be told; -vv everything."
 )
@@ -53,7 +58,7 @@ _STATISTICS = click.option(
 _CONCISE = click.option(
     "--concise", is_flag=True, help="One line for each finding, for grep and editors: path:line:col: error[ID] message."
 )
-SHOWING: Callable[[F], F] = together(OUTPUT, _VERBOSE, _QUIET, _CONCISE, _STATISTICS, _COLOR)
+SHOWING: Callable[[F], F] = together(OUTPUT, EVENTS, _VERBOSE, _QUIET, _CONCISE, _STATISTICS, _COLOR)
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 

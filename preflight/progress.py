@@ -1,4 +1,4 @@
-"""What a run tells whoever watches it: which stage it is in, how far, and who is waited for."""
+"""What a run tells whoever watches it: which stages there are, how far each is, and who is waited for."""
 
 from __future__ import annotations
 
@@ -10,15 +10,29 @@ from typing import Protocol
 class Step:
     """One change: `done` of `total` pieces of `stage` are there; `waiting_for` names what is awaited, on whom.
 
-    `deadline_s` is how long the stage may still take at the most, where it has one.
+    Args:
+        deadline_s: how long the stage may still take at the most, where it has one.
+        note: something to know at once.
+        nodes: how many nodes the stage is about; those among `waiting_for` have not answered.
+        planned: the stages that are to come from this one on, told once.
+        ended: the stage is over; `skipped` says why where it did not take place.
+        party, node, phase: a member of the smoke run ("rank 3"), where it runs, and the phase it has behind it;
+            without a node it is no longer there.
     """
 
     stage: str
-    done: int
-    total: int
+    done: int = 0
+    total: int = 0
     waiting_for: tuple[str, ...] = ()
     deadline_s: float | None = None
     note: str = ""
+    nodes: int = 0
+    planned: tuple[str, ...] = ()
+    ended: bool = False
+    skipped: str = ""
+    party: str = ""
+    node: str = ""
+    phase: str = ""
 
 
 class Progress(Protocol):
@@ -31,3 +45,16 @@ class Progress(Protocol):
 
 def ignore(step: Step) -> None:
     """The watcher that does not."""
+
+
+def both(one: Progress, other: Progress | None) -> Progress:
+    """A watcher that tells two of each step, the second if there is one."""
+    if other is None:
+        return one
+    second = other
+
+    def tell(step: Step) -> None:
+        one(step)
+        second(step)
+
+    return tell

@@ -87,6 +87,7 @@ def test_1_no_go(tree: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
         (["lint", ".", "--ignore", "rendezvous-on-lopback"], "rendezvous-on-loopback"),
         (["lint", ".", "-o", "jsn"], "did you mean 'json'?"),
         (["lint", ".", "-o", "junitxml:x.xml"], "did you mean 'junit'?"),
+        (["lint", ".", "-o", "jsonl:e.jsonl"], "--events e.jsonl"),
         (["lint", ".", "-o", "Prometheus"], "that is called 'openmetrics' here"),
         (["lint", ".", "-o", "json:"], "a file name is expected"),
         (["lint", ".", "-o", "json", "-o", "text"], "only one format can go to standard output"),
