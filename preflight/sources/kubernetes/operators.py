@@ -39,6 +39,9 @@ def injected(workload: Workload, role: Role, place: Place) -> dict[str, Slot]:
         values = _volcano(workload, total)
     elif workload.kind == "LeaderWorkerSet":
         values = {"LWS_LEADER_ADDRESS": None, "LWS_GROUP_SIZE": _text(total), "LWS_WORKER_INDEX": None}
+    elif workload.kind == "JobSet" or _is_indexed(workload):
+        # The controller adds it to the containers' own list, so `$(JOB_COMPLETION_INDEX)` is replaced, too.
+        values = {"JOB_COMPLETION_INDEX": None}
     origins = {"PET_NPROC_PER_NODE": workload.processes, "PET_NNODES": workload.nodes}
     found: dict[str, Slot] = {}
     for name, value in values.items():
@@ -56,6 +59,12 @@ def pods(workload: Workload) -> Value:
         return Unresolved("the training runtime says how many nodes")
     counts = [role.replicas for role in workload.roles if role.trains]
     return lift(lambda *each: sum(int(str(item)) for item in each), *counts) if counts else Unresolved("no role")
+
+
+def _is_indexed(workload: Workload) -> bool:
+    """Whether it is a Job whose pods are numbered, or may be: a template may say so."""
+    mode = workload.spec.member("completionMode")
+    return workload.kind == "Job" and mode is not None and mode.node.value != "NonIndexed"
 
 
 def _slot(value: str | None, name: str, place: Place) -> Slot:
