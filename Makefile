@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench schema tables wheels clean
+.PHONY: help demo test lint format bench schema tables wheels docs site clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -64,9 +64,16 @@ wheels: $(VENV)/.installed ## write the table of what wheels were built for anew
 tables: $(VENV)/.installed ## generate the tables of launcher options anew (fetches the pinned distributions)
 	$(BIN)/python -m tools.tables
 
-docs: $(VENV)/.installed ## write the pages about rules, checks and modules anew
+docs: $(VENV)/.installed ## write generated pages, shown output and pictures anew
 	$(BIN)/python -m tools.modules
 	$(BIN)/preflight rules --output markdown --to docs/rules
+	$(BIN)/python -m tools.transcripts
+	$(BIN)/python -m tools.gallery
+	$(BIN)/python -m tools.picture
+	$(BIN)/python -m tools.manifests
+
+site: $(VENV)/.installed ## build the site from docs/ into build/site
+	$(BIN)/python -m mkdocs build --strict
 
 clean: ## remove the virtual environment and caches
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache

@@ -16,7 +16,13 @@ from preflight.site_file import parse
 from preflight.toml_places import loads
 
 ROOT = Path(__file__).parent.parent
-PAGES = {name: (ROOT / name).read_text() for name in ("README.md", "docs/configuration.md", "docs/formats.md")}
+PAGES = {
+    name: (ROOT / name).read_text()
+    for name in (
+        "README.md",
+        *(f"docs/{page}.md" for page in ("configuration", "formats", "using", "reads", "integrations")),
+    )
+}
 
 
 def blocks(page: str) -> list[str]:
@@ -32,8 +38,8 @@ def options_of(command: click.Command) -> set[str]:
     return found
 
 
-def test_the_configuration_in_the_readme_is_taken(tmp_path: Path) -> None:
-    (block,) = blocks("README.md")
+def test_the_configuration_that_is_shown_is_taken(tmp_path: Path) -> None:
+    (block,) = blocks("docs/using.md")
     (tmp_path / "preflight.toml").write_text(block)
     chosen = api.configure(Choices(file=tmp_path / "preflight.toml"), [tmp_path]).configuration
     assert chosen.waivers[0].owner == "fabric"
@@ -59,6 +65,12 @@ def test_every_link_leads_to_a_file(page: str) -> None:
         assert ((ROOT / page).parent / target).exists(), target
 
 
+def test_the_readme_is_one_screen_and_leads_to_every_audience() -> None:
+    assert len(PAGES["README.md"].splitlines()) <= 75
+    led_to = set(re.findall(r"\]\(docs/([^)#]+)", PAGES["README.md"]))
+    assert {f"start/{path.name}" for path in (ROOT / "docs" / "start").glob("*.md")} <= led_to
+
+
 def test_every_key_is_documented() -> None:
     documented = set(re.findall(r"`([a-z-]+)`", PAGES["docs/configuration.md"]))
     assert {item.name for item in fields(Settings)} <= {key.replace("-", "_") for key in documented}
@@ -80,10 +92,3 @@ def test_the_hook_runs_a_verb_that_exists() -> None:
     (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
     command, verb = hook["entry"].split()
     assert (command, verb in cli.cli.commands, hook["pass_filenames"]) == ("preflight", True, False)
-
-
-def test_every_format_is_documented_with_an_example() -> None:
-    from preflight import catalog
-
-    for reporter in catalog.load(catalog.REPORTERS).items:
-        assert f"`{reporter.name}`" in PAGES["docs/formats.md"], reporter.name

@@ -33,6 +33,11 @@ PLANTED: dict[str, tuple[Planted, ...]] = {
         Planted("PRT001", "run.sh", 15, 5, "--master_port 295010"),
         Planted("DAT001", "train.py", 22, 15, "DistributedSampler("),
     ),
+    "kubernetes-job": (
+        Planted("WLD001", "job.yaml", 28, 15, "--nnodes=4"),
+        Planted("GPU001", "job.yaml", 29, 15, "--nproc_per_node=8"),
+        Planted("KUB002", "job.yaml", 40, 31, "4"),
+    ),
     "megatron-slurm": (
         Planted("BAT004", "pretrain_gpt.sbatch", 32, 5, "--global-batch-size 250"),
         Planted("IFN001", "env.sh", 2, 8, "NCCL_SOCKET_IFNAME=lo"),

@@ -1,0 +1,166 @@
+"""The site: it builds without a warning, asks the network for nothing, and every link in it leads somewhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from preflight import catalog
+from preflight.explain import everything
+
+ROOT = Path(__file__).resolve().parents[2]
+#: Elements whose attribute makes a browser fetch something; `a` does not.
+FETCHES = {
+    "script": ("src",),
+    "link": ("href",),
+    "img": ("src", "srcset"),
+    "iframe": ("src",),
+    "source": ("src", "srcset"),
+    "video": ("src", "poster"),
+    "audio": ("src",),
+    "object": ("data",),
+    "embed": ("src",),
+    "use": ("href",),
+    "form": ("action",),
+    "input": ("src",),
+}
+
+
+@dataclass
+class Read(HTMLParser):
+    """What a page fetches, links to and can be linked to."""
+
+    fetched: list[str] = field(default_factory=list)
+    links: list[str] = field(default_factory=list)
+    anchors: set[str] = field(default_factory=set)
+    styles: list[str] = field(default_factory=list)
+    text: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+        self._in_style = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        self.fetched += [given[name] for name in FETCHES.get(tag, ()) if given.get(name)]
+        self.anchors |= {given[name] for name in ("id", "name") if name in given}
+        self.styles += [given["style"]] if "style" in given else []
+        self._in_style = tag == "style"
+        if tag == "a" and "href" in given:
+            self.links.append(given["href"])
+
+    def handle_data(self, data: str) -> None:
+        (self.styles if self._in_style else self.text).append(data)
+
+    def handle_endtag(self, tag: str) -> None:
+        self._in_style = False
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built strictly: a warning is an error."""
+    out = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(out)]
+    # Whatever would ask the network fails at once.
+    nowhere = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9", "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, **nowhere}, capture_output=True, text=True, timeout=150, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "WARNING" not in done.stderr, done.stderr
+    return out
+
+
+@pytest.fixture(scope="module")
+def pages(built: Path) -> dict[Path, Read]:
+    """Every page of the site."""
+    found = {}
+    for path in sorted(built.rglob("*.html")):
+        found[path] = Read()
+        found[path].feed(path.read_text())
+    return found
+
+
+def is_outside(address: str) -> bool:
+    """Whether an address leads to another machine."""
+    parts = urlsplit(address)
+    return bool(parts.netloc) or parts.scheme not in ("", "data")
+
+
+def test_no_page_asks_the_network(pages: dict[Path, Read]) -> None:
+    assert len(pages) > 80
+    for path, page in pages.items():
+        outside = [address for address in page.fetched if is_outside(address)]
+        assert not outside, path
+        for style in page.styles:
+            assert not re.search(r"(?:url\(|@import)\s*['\"]?(?:https?:)?//", style), path
+
+
+def test_no_style_sheet_and_no_picture_asks_the_network(built: Path) -> None:
+    sheets = sorted(built.rglob("*.css"))
+    assert sheets
+    for path in sheets:
+        assert not re.search(r"(?:url\(|@import)\s*['\"]?(?:https?:)?//", path.read_text()), path
+    for path in sorted(built.rglob("*.svg")):
+        assert not re.search(r"(?:url\(['\"]?|href=['\"]|src=['\"])(?:https?:)?//", path.read_text()), path
+
+
+def test_what_the_theme_would_fetch_is_not_used(built: Path) -> None:
+    # The theme's script fetches a drawing library for diagrams, and facts of a repository where one is named.
+    for path in sorted(built.rglob("*.html")):
+        text = path.read_text()
+        assert 'class="mermaid"' not in text and 'data-md-component="source"' not in text, path
+
+
+def test_every_link_and_anchor_leads_somewhere(built: Path, pages: dict[Path, Read]) -> None:
+    broken = []
+    for path, page in pages.items():
+        for link in page.links:
+            parts = urlsplit(link)
+            if parts.scheme or parts.netloc:
+                continue
+            # The page for what is not found links from the top of the site.
+            base = built if parts.path.startswith("/") else path.parent
+            target = (base / unquote(parts.path).lstrip("/")).resolve() if parts.path else path
+            target = target / "index.html" if target.is_dir() else target
+            if not target.exists():
+                broken.append(f"{path.relative_to(built)}: {link}")
+            elif parts.fragment and target in pages and unquote(parts.fragment) not in pages[target].anchors:
+                broken.append(f"{path.relative_to(built)}: {link} (no such anchor)")
+    assert not broken
+
+
+def test_every_rule_format_and_key_has_its_place(built: Path, pages: dict[Path, Read]) -> None:
+    for item in everything():
+        anchors = pages[built / "rules" / f"{item.meta.area}.html"].anchors
+        assert f"{item.meta.id.lower()}-{item.meta.name}" in anchors
+    formats = pages[built / "reference" / "formats.html"].anchors
+    assert {item.name for item in catalog.load(catalog.REPORTERS).items} <= formats
+    keys = "".join(pages[built / "reference" / "configuration-keys.html"].text)
+    assert "per-file-ignores" in keys and "expires" in keys
+
+
+def test_every_audience_finds_its_page_from_the_first_one(built: Path, pages: dict[Path, Read]) -> None:
+    first = pages[built / "index.html"].links
+    for name in ("paddle-ps", "torchrun-slurm", "deepspeed-hostfile", "kubernetes", "ci"):
+        assert f"start/{name}.html" in first
+
+
+def test_a_link_that_leads_nowhere_stops_the_build(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "index.md").write_text("# Top\n\n[gone](gone.md) [away](../no/such/file.toml)\n")
+    text = (ROOT / "mkdocs.yml").read_text()
+    text = text[: text.index("\nnav:")].replace("tools/site.py", str(ROOT / "tools" / "site.py"))
+    (tmp_path / "mkdocs.yml").write_text(text)
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", str(tmp_path / "mkdocs.yml")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 1
+    assert "gone.md" in done.stderr and "no/such/file.toml" in done.stderr

@@ -1,0 +1,89 @@
+"""Write `docs/gallery.md`: real failures, what was seen of them, and what preflight says of the smallest such job.
+
+The jobs are those of tests/incidents; `gallery.toml` chooses among them and says what people saw.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.incidents.cases import Incident, incidents
+from tools import transcripts
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "gallery.md"
+_SHOWN = Path(__file__).with_name("gallery.toml")
+toml: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+_HEAD = """\
+# Real failures
+
+What people saw, the smallest job with the same fault, and what `preflight lint` says of it before anything is started.
+Written by `make docs`; [incidents.md](incidents.md) lists all of them, also those that files alone cannot tell.
+"""
+_LANGUAGES = {".sh": "bash", ".sbatch": "bash", ".slurm": "bash", ".py": "python", ".json": "json", ".yaml": "yaml"}
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One failure of the gallery."""
+
+    title: str
+    saw: str
+    incident: Incident
+
+
+def shown() -> list[Shown]:
+    """The failures in the order of the gallery.
+
+    Raises:
+        KeyError: none of tests/incidents has this source and fault.
+    """
+    known = {(one.source, one.fault): one for one in incidents()}
+    rows = toml.loads(_SHOWN.read_text())["shown"]
+    return [Shown(row["title"], row["saw"], known[row["source"], row["fault"]]) for row in rows]
+
+
+def page() -> str:
+    """The whole page, as it is today."""
+    chosen = shown()
+    # One page is followed for all of them: its files are written and its commands run.
+    script = "".join(_followable(number, one.incident) for number, one in enumerate(chosen))
+    said = re.findall(r"```console\n(.*?)```", transcripts.followed(script), re.DOTALL)
+    return _HEAD + "".join(_section(one, output) for one, output in zip(chosen, said, strict=True))
+
+
+def _followable(number: int, incident: Incident) -> str:
+    parts = [f"```sh\nmkdir -p ~/{number}; cd ~/{number}\n```\n"]
+    for name, text in incident.files.items():
+        body = text.removeprefix("\n")
+        parts.append(f'```text title="{name}"\n{body}{"" if body.endswith(chr(10)) else chr(10)}```\n')
+    return "".join(parts) + f"```console\n$ preflight lint --quiet {_named(incident)}\n```\n"
+
+
+def _named(incident: Incident) -> str:
+    return " ".join(incident.files) if incident.together else "."
+
+
+def _section(one: Shown, output: str) -> str:
+    source = one.incident.source
+    issue = re.fullmatch(r"([\w.-]+/[\w.-]+)#(\d+)", source)
+    where = f"[{source}](https://github.com/{issue[1]}/issues/{issue[2]})" if issue else source
+    parts = [f"\n## {one.title}\n\nReported in {where}. {one.saw}\n"]
+    for name, text in one.incident.files.items():
+        parts.append(f"\n`{name}`:\n\n```{_LANGUAGES.get(Path(name).suffix, 'text')}\n{text.strip()}\n```\n")
+    return "".join(parts) + f"\npreflight says:\n\n```console\n{output}```\n"
+
+
+def main() -> int:
+    """Write the page."""
+    PAGE.write_text(page())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,32 @@
+"""Write the manifests of `integrations/kubernetes`: what `preflight manifest` makes of an example."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "integrations" / "kubernetes"
+JOB = Path("examples/kubernetes-job/good")
+#: Each file, and how it is made.
+MADE = {"init-container.yaml": "patch", "job-beside.yaml": "job"}
+
+
+def written(kind: str) -> str:
+    """A manifest, with a line that says where it comes from."""
+    words = ["manifest", str(JOB / "job.yaml"), "--root", str(JOB), "--as", kind]
+    command = [sys.executable, "-m", "preflight", *words]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    return f"# Written by `make docs`: what `preflight manifest job.yaml --as {kind}` makes of {JOB}.\n{done.stdout}"
+
+
+def main() -> int:
+    """Write them."""
+    for name, kind in MADE.items():
+        (FOLDER / name).write_text(written(kind))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

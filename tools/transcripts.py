@@ -1,0 +1,168 @@
+"""Follow pages literally: write the files they show, run the commands they show, and put in what those print.
+
+Three kinds of fenced blocks count; anything else is text.
+
+- With a title, `toml title="preflight.toml"`: the block is written to that file.
+- `console`: lines that begin with `$ ` are run, and what stands below each is what it prints.
+- `sh`: every line is run and has to succeed; what it prints is not shown.
+
+All commands of a page run in one bash, in a folder of its own with copies of what the page may use. So `cd` and
+variables last. `python -m tools.transcripts` writes what is printed now into the pages.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+#: Pages whose blocks are followed.
+PAGES = (
+    *(f"docs/start/{name}.md" for name in ("paddle-ps", "torchrun-slurm", "deepspeed-hostfile", "kubernetes", "ci")),
+    "docs/writing-a-rule.md",
+    "docs/writing-a-check.md",
+)
+#: What of the repository lies in the folder in which a page is followed.
+COPIED = ("examples", "integrations")
+DEADLINE_S = 120.0
+_FENCE = re.compile(r"^```([a-z]+)(?:[ ]title=\"([^\"\n]+)\")?[ ]*\n(.*?)^```[ ]*$", re.MULTILINE | re.DOTALL)
+_MARK = "@@ command ended"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing that a page has its reader do: write a file, or run a command."""
+
+    file: str = ""
+    text: str = ""
+    command: str = ""
+    #: Whether the page shows what the command prints.
+    shown: bool = False
+
+
+class Refused(Exception):
+    """A command of a page did not do what the page says."""
+
+
+def steps(text: str) -> list[Step]:
+    """What a page has its reader do, in order."""
+    found: list[Step] = []
+    for fence in _FENCE.finditer(text):
+        language, title, body = fence.groups()
+        if title:
+            found.append(Step(file=title, text=body))
+        elif language == "console":
+            found += [Step(command=command, shown=True) for command, _ in _entries(body) if command]
+        elif language == "sh":
+            found += [Step(command=line) for line in body.splitlines() if line.strip()]
+    return found
+
+
+def followed(text: str, *, environment: Mapping[str, str] | None = None) -> str:
+    """The page with what its commands print today.
+
+    Raises:
+        Refused: a command of an `sh` block failed, or the page took too long.
+    """
+    with tempfile.TemporaryDirectory(prefix="preflight-page-") as folder:
+        for name in COPIED:
+            if (ROOT / name).exists():
+                shutil.copytree(ROOT / name, Path(folder, "work", name), ignore=shutil.ignore_patterns("__pycache__"))
+        outputs = iter(_run(steps(text), Path(folder), environment or {}))
+    return _FENCE.sub(lambda fence: _with_output(fence, outputs), text)
+
+
+def _run(todo: list[Step], folder: Path, environment: Mapping[str, str]) -> list[str]:
+    """What each shown command prints."""
+    lines = ["set -o pipefail", 'cd "$HOME"']
+    for number, step in enumerate(todo):
+        if step.file:
+            lines += [f"mkdir -p \"$(dirname '{step.file}')\"", f"cat > '{step.file}' <<'END OF {number}'"]
+            lines.append(step.text + f"END OF {number}")
+            continue
+        # The exit code of a command stays what the next one sees as $?.
+        lines += ["(exit ${code:-0})", step.command, f"code=$?; echo; echo '{_MARK}' $code; (exit $code)"]
+    script = folder / "page.sh"
+    script.write_text("\n".join(lines) + "\n")
+    (folder / "work").mkdir(exist_ok=True)
+    try:
+        done = subprocess.run(
+            ["bash", str(script)],
+            cwd=folder / "work",
+            env=_surroundings(folder / "work", environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as late:
+        raise Refused(f"the page took more than {DEADLINE_S:g} s; so far:\n{late.output!r}") from None
+    parts = re.split(rf"\n{_MARK} (\d+)\n", done.stdout)
+    commands = [step for step in todo if step.command]
+    if len(parts) != 2 * len(commands) + 1:
+        raise Refused(f"the page ended early:\n{done.stdout}")
+    shown: list[str] = []
+    for step, output, code in zip(commands, parts[::2], parts[1::2], strict=False):
+        if step.shown:
+            shown.append(output.rstrip() + "\n" if output.strip() else "")
+        elif code != "0":
+            raise Refused(f"`{step.command}` ended with {code}:\n{output}")
+    return shown
+
+
+def _surroundings(home: Path, more: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a reader with an empty home, and preflight installed."""
+    folders = [str(ROOT), str(ROOT / "checks"), str(ROOT / "rules"), os.environ.get("PYTHONPATH", "")]
+    return {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}",
+        "PYTHONPATH": os.pathsep.join(filter(None, folders)),
+        "HOME": str(home),
+        "LC_ALL": "C.UTF-8",
+        "NO_COLOR": "1",
+        **more,
+    }
+
+
+def _entries(body: str) -> Iterator[tuple[str, str]]:
+    """The commands of a block, each with what stands below it; first, without a command, what stands above all."""
+    command, below, goes_on = "", "", False
+    for line in body.splitlines(keepends=True):
+        if line.startswith("$ "):
+            yield command, below
+            command, below = line[2:].rstrip("\n"), ""
+            goes_on = command.endswith("\\")
+        elif goes_on:
+            command += "\n" + line.rstrip("\n")
+            goes_on = command.endswith("\\")
+        else:
+            below += line
+    yield command, below
+
+
+def _with_output(fence: re.Match[str], outputs: Iterator[str]) -> str:
+    language, title, body = fence.groups()
+    if title or language != "console":
+        return fence[0]
+    pieces = [below if not command else f"$ {command}\n{next(outputs)}" for command, below in _entries(body)]
+    return f"```console\n{''.join(pieces)}```"
+
+
+def main() -> int:
+    """Write into each page what its commands print."""
+    for name in PAGES:
+        page = ROOT / name
+        page.write_text(followed(page.read_text()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
