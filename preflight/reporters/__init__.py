@@ -9,6 +9,7 @@ PACK = (
     "preflight.reporters.gitlab:REPORTER",
     "preflight.reporters.openmetrics:REPORTER",
     "preflight.reporters.ctrf:REPORTER",
+    "preflight.reporters.html:REPORTER",
     "preflight.reporters.hosts:PASSING",
     "preflight.reporters.hosts:FAILING",
     "preflight.reporters.hosts:UNTOLD",

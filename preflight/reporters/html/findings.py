@@ -1,0 +1,87 @@
+"""Findings as the page shows them: the marked line of each place, both sides of a contradiction, what a fix changes."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from preflight.outcome import Edit, Finding, Fix, Location
+from preflight.reporters.clean import fold_nodes
+from preflight.reporters.grouping import folded_evidence
+from preflight.reporters.html.view import Change, FindingView, FixView, Place, Seen
+
+#: So many characters of a line before its marked part are kept.
+_BEFORE = 80
+
+
+def finding_view(finding: Finding) -> FindingView:
+    """One finding."""
+    return FindingView(
+        anchor=anchor_of(finding),
+        id=finding.id,
+        name=finding.name,
+        severity=finding.severity.value,
+        confidence=finding.confidence.value,
+        message=finding.message,
+        subject=finding.subject,
+        nodes=fold_nodes(finding.nodes),
+        node_count=len(finding.nodes),
+        sides=tuple(place_of(location, finding.message) for location in finding.locations),
+        seen=tuple(
+            Seen(item.observed, item.node, item.expected, item.command) for item in folded_evidence(finding.evidence)
+        ),
+        remedy=finding.remedy,
+        fix=_fix(finding.fix, finding.locations) if finding.fix is not None else None,
+        explain=f"preflight explain {finding.id}",
+        suppression=finding.suppression,
+    )
+
+
+def anchor_of(finding: Finding) -> str:
+    """The name under which a link finds it; the same in the next run while the fault is the same."""
+    # A fingerprint may come from a plugin, and an anchor is one word.
+    return "f-" + "".join(c if c.isascii() and c.isalnum() else "-" for c in f"{finding.id}-{finding.fingerprint}")
+
+
+def command_of(finding: Finding) -> str:
+    """A command that mends the finding or shows its cause; empty where there is none."""
+    if finding.fix is not None:
+        return _fix_command(finding.fix)
+    return next((item.command for item in finding.evidence if item.command), "")
+
+
+def place_of(location: Location, message: str = "") -> Place:
+    """The line of a place, cut at its mark. A note that only repeats the message is left out."""
+    text = location.snippet
+    start = max(0, min(location.column - 1, len(text)))
+    end = min(location.end_column - 1, len(text)) if location.end_line == location.line else len(text)
+    end = max(start, end)
+    before = text[:start].lstrip()
+    if len(before) > _BEFORE:
+        before = "…" + before[-_BEFORE:]
+    note = location.note if location.note != message else ""
+    return Place(location.path, location.line, location.column, before, text[start:end], text[end:], note)
+
+
+def _fix(fix: Fix, locations: Sequence[Location]) -> FixView:
+    lines = {(place.path, place.line): place.snippet for place in locations if place.snippet}
+    changes = tuple(_change(edit, lines.get((edit.path, edit.line), "")) for edit in fix.edits)
+    return FixView(fix.description, changes, _fix_command(fix))
+
+
+def _change(edit: Edit, line: str) -> Change:
+    """The edited piece, within its line where that is known and still holds what the edit expects."""
+    where = f"{edit.path}:{edit.line}"
+    start = edit.column - 1
+    old, new = edit.expected.rstrip("\n"), edit.replacement.rstrip("\n")
+    if line[start : start + len(old)] != old:
+        return Change(where, "", old, new, "")
+    return Change(where, line[:start].lstrip(), old, new, line[start + len(old) :])
+
+
+def _fix_command(fix: Fix) -> str:
+    paths = sorted({edit.path for edit in fix.edits})
+    words = ["preflight", "lint", "--fix", *([] if fix.safe else ["--unsafe-fixes"])]
+    # A file may be called like an option.
+    words += [f"./{path}" if path.startswith("-") else path for path in paths]
+    return shlex.join(words)

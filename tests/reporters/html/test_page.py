@@ -1,0 +1,205 @@
+"""What the page says: the verdict first, what to do, both sides of a contradiction, and what was not looked at."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from preflight.catalog import Broken
+from preflight.exhibit import Cell, Column, Row, Table
+from preflight.judgement import failed, passed, unknown
+from preflight.outcome import Edit, Fix, Location, Severity
+from preflight.recording import Wish
+from preflight.report import Report, crashed
+from preflight.reporters.html.findings import finding_view, place_of
+from preflight.reporters.html.page import page_of
+from preflight.wish import Drill
+from tests.building import a_check, a_recording, a_rule, job, judged, reached, seen, span
+from tests.reporters.html.stories import SCRIPT, story
+
+
+def of_nodes(*names: str, silent: tuple[str, ...] = (), bad: tuple[str, ...] = ()) -> Report:
+    checks = [
+        a_check(
+            lambda *_: [failed(name, f"{name} is bad", at=seen(name), nodes=[name], remedy="Mend it.") for name in bad]
+        )
+    ]
+    return judged(
+        a_recording(job(), verb="check", nodes=reached(*names, silent=silent), stages=("node",)), checks=checks
+    )
+
+
+# --- the verdict ---
+
+
+def test_the_verdict_is_one_line_and_the_first_steps_carry_commands() -> None:
+    page = page_of(story())
+    assert (page.verdict.kind, page.verdict.word, page.verdict.sentence) == (
+        "no-go",
+        "No-go",
+        "Do not submit this job yet.",
+    )
+    assert page.verdict.counts == "2 errors, 1 warning, 1 info; 3 of 4 nodes fit"
+    assert [step.command for step in page.steps] == ["nc -zv node3 29500", "preflight lint --fix train.sbatch", ""]
+    assert page.steps[1].target == page.findings[1].anchor
+    assert page.steps[2].title == "Or start without the nodes that are not fit: node3"
+
+
+def test_a_job_that_may_go_has_nothing_to_do_first() -> None:
+    page = page_of(judged(a_recording(job()), [a_rule(lambda _: [passed("run.sh")])]))
+    assert (page.verdict.kind, page.verdict.sentence) == ("go", "Nothing was found that would stop this job.")
+    assert page.steps == ()
+
+
+def test_where_an_answer_is_missing_the_first_step_is_to_get_it() -> None:
+    looked = a_recording(job(), verb="check", nodes=reached("node1"), stages=("node",))
+    lacking = [unknown("node1", "no torch in /usr/bin/python3", required=True)]
+    page = page_of(judged(looked, checks=[a_check(lambda *_: lacking, name="torch-missing")]))
+    assert page.verdict.kind == "incomplete"
+    assert page.verdict.counts == "nothing found; 1 that had to be told and could not; 0 of 1 node fit"
+    assert [(step.title, step.text, step.target) for step in page.steps] == [
+        ("Make it possible to tell torch-missing (node1)", "no torch in /usr/bin/python3", "not-looked-at")
+    ]
+    assert page.coverage.not_looked_at[0].open
+
+
+def test_of_many_errors_three_come_first_and_the_others_are_counted() -> None:
+    many = [failed(f"n{n}", f"fault {n}", at=span(line=n), remedy="Mend it.") for n in range(1, 8)]
+    page = page_of(judged(a_recording(job()), [a_rule(lambda _: many)]))
+    assert len(page.steps) == 3
+    assert page.more_steps == 4
+
+
+def test_what_only_warns_is_no_step_unless_the_user_wants_it_to_stop_the_job() -> None:
+    found = a_rule(lambda _: [failed("x", "waste", at=span(), remedy="Mend it.")], severity=Severity.WARNING)
+    report = judged(a_recording(job()), [found])
+    assert page_of(report).steps == ()
+    strict = replace(report.configuration, fail_on="warning")
+    assert len(page_of(replace(report, configuration=strict)).steps) == 1
+
+
+def test_a_bug_a_drill_and_an_interruption_are_said_at_the_top() -> None:
+    page = page_of(crashed(ValueError("x"), verb="lint", created="", version="0.1.0"))
+    assert "bug in preflight" in page.verdict.sentence
+    report = story()
+    drilled = replace(report, run=replace(report.run, wish=Wish(drill=Drill("kill", "rank", 1))))
+    assert page_of(drilled).verdict.word == "Drill: No-go"
+    assert "no verdict about the nodes" in page_of(drilled).verdict.warnings[0]
+    assert "interrupted" in page_of(replace(report, exit_code=130)).verdict.warnings[0]
+    nothing = judged(a_recording())
+    assert page_of(nothing).verdict.word == "Nothing to do"
+
+
+# --- findings ---
+
+
+def test_both_sides_of_a_contradiction_are_shown_with_their_marks() -> None:
+    finding = page_of(story()).findings[1]
+    assert [(side.path, side.line, side.marked, side.note) for side in finding.sides] == [
+        ("train.sbatch", 5, "--nnodes=8", ""),
+        ("train.sbatch", 2, "--nodes=4", "4 nodes are granted here"),
+    ]
+    assert finding.sides[1].before == "#SBATCH "
+
+
+def test_a_fix_is_shown_as_the_line_before_and_behind_it() -> None:
+    fix = page_of(story()).findings[1].fix
+    assert fix is not None
+    (change,) = fix.changes
+    assert change.before + change.old + change.after == SCRIPT.splitlines()[4]
+    assert (change.where, change.new) == ("train.sbatch:5", "--nnodes=4")
+
+
+def test_a_fix_of_a_line_that_is_not_known_shows_its_pieces_and_names_its_file_as_no_option() -> None:
+    report = story()
+    edit = Edit("-x.sh", 9, 1, "a b", "c")
+    found = replace(report.findings[1], fix=Fix("say c", (edit,), safe=False))
+    fix = finding_view(found).fix
+    assert fix is not None
+    assert (fix.changes[0].before, fix.changes[0].old, fix.changes[0].new) == ("", "a b", "c")
+    assert fix.command == "preflight lint --fix --unsafe-fixes ./-x.sh"
+
+
+def test_a_mark_that_lies_outside_of_its_line_or_runs_over_it_marks_what_there_is() -> None:
+    assert place_of(Location("a", 1, 90, 1, 99, "short")).marked == ""
+    assert place_of(Location("a", 1, 3, 4, 1, "  two lines")).marked == "two lines"
+    assert place_of(Location("a", 1, 201, 1, 204, "x" * 200 + "abc")).before == "…" + "x" * 80
+    assert not place_of(Location("a", 1, 1, 1, 1)).has_text
+
+
+def test_the_anchor_of_a_finding_stays_the_same_when_its_line_moves() -> None:
+    def anchor(line: int) -> str:
+        report = judged(
+            a_recording(job()), [a_rule(lambda _: [failed("x", "m", at=span(line=line), remedy="Mend it.")])]
+        )
+        return page_of(report).findings[0].anchor
+
+    assert anchor(3) == anchor(30)
+
+
+def test_two_findings_of_one_line_of_text_have_anchors_of_their_own() -> None:
+    twice = [failed("x", "m", at=span(line=line), remedy="Mend it.") for line in (3, 9)]
+    report = judged(a_recording(job()), [a_rule(lambda _: twice)])
+    page = page_of(replace(report, suppressed=report.findings))
+    anchors = [finding.anchor for finding in (*page.findings, *page.suppressed)]
+    assert len(set(anchors)) == 4
+    assert page.steps[0].target in anchors
+
+
+# --- nodes and coverage ---
+
+
+def test_nodes_are_told_by_state_with_links_to_what_is_wrong_with_them() -> None:
+    page = page_of(of_nodes("n1", "n2", silent=("n3",), bad=("n2",)))
+    assert page.nodes is not None
+    assert [(fact.name, fact.value) for fact in page.nodes.summary] == [("2 not fit", "n[2-3]"), ("1 fit", "n1")]
+    rows = {row.subject: row for row in page.nodes.table.rows}
+    assert (rows["n2"].cells[0].text, rows["n2"].cells[0].state) == ("not fit", "bad")
+    assert rows["n2"].cells[1].links == ((page.findings[0].anchor, "TST501"),)
+    assert rows["n3"].cells[2].text == "it did not answer within 15 s"
+    assert rows["n1"].cells[0].state == "good"
+
+
+def test_a_thousand_nodes_that_are_alike_are_one_row() -> None:
+    page = page_of(of_nodes(*(f"n{n:04d}" for n in range(1000)), bad=("n0500",)))
+    assert page.nodes is not None
+    assert [(row.subject, row.count) for row in page.nodes.table.rows] == [
+        ("n0500", 1),
+        ("n[0000-0499,0501-0999]", 999),
+    ]
+    assert len(page.nodes.table.all_rows) == 1000
+
+
+def test_what_an_exhibit_says_of_nodes_joins_their_table_and_is_not_told_twice() -> None:
+    exhibit = Table("nodes", "Nodes", "Asked of 1 of 2.", (Column("memory", "bytes"),), (Row("n1", (Cell(2**30),)),))
+    page = page_of(replace(of_nodes("n1", "n2"), exhibits=(exhibit,)))
+    assert page.nodes is not None and page.drawings == ()
+    assert [row.cells[-1].text for row in page.nodes.table.rows] == ["1 GiB", "not known"]
+    assert page.nodes.table.note == "Asked of 1 of 2."
+
+
+def test_files_alone_have_no_nodes() -> None:
+    assert page_of(judged(a_recording(job()))).nodes is None
+
+
+def test_coverage_says_what_was_not_looked_at() -> None:
+    report = story()
+    broken = Broken("plugin", "site", "rules:one", "ImportError")
+    report = replace(report, coverage=replace(report.coverage, broken=(broken,)))
+    page = page_of(report)
+    groups = {group.title: group for group in page.coverage.not_looked_at}
+    assert [entry.what for entry in groups["Stages that did not take place (1)"].entries] == ["smoke"]
+    assert [entry.what for entry in groups["Could not be told and did not have to be (2)"].entries] == [
+        "RDM001 rdma-down",
+        "RDV001 port-in-use",
+    ]
+    assert groups["Could not be loaded or broke (1)"].entries[0].why == "ImportError"
+    assert groups["Do not apply to this job (1)"].entries[0].what == "PSV001 servers"
+    assert page.coverage.looked_at[0].title.startswith("In the files")
+
+
+def test_suppressed_findings_are_there_and_do_not_count() -> None:
+    report = story()
+    waived = replace(report.findings[2], suppression="known until May", suppressed_by="waiver")
+    page = page_of(replace(report, findings=(), suppressed=(waived,)))
+    assert [finding.suppression for finding in page.suppressed] == ["known until May"]
+    assert "Suppressed" in [section.title for section in page.sections]
