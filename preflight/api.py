@@ -72,7 +72,7 @@ def _lint(
     from preflight.assemble import assemble
     from preflight.looking import Look, below
 
-    look, created = Look(top, wanted.exclude, given), _now()
+    look, created = Look(top, wanted.exclude, given), now()
     key = ""
     if cache is not None:
         from preflight import remembering
@@ -195,7 +195,7 @@ def _record(
 ) -> tuple[Recording, Report]:
     from preflight.run import record
 
-    base = Recording(jobs=jobs, created=_now(), tool_version=__version__, configuration=wanted, verb=verb, wish=wish)
+    base = Recording(jobs=jobs, created=now(), tool_version=__version__, configuration=wanted, verb=verb, wish=wish)
     recording = record(base, options, rules_for(wanted), checks_for(wanted), progress=progress, cache=cache)
     # What is judged is what a saved recording will hold, to the letter, so that `judge` cannot differ from `check`.
     recording = load(save(recording), to_judge=True)
@@ -332,7 +332,7 @@ def checks_for(configuration: Configuration | None) -> tuple[Check, ...]:
 
 def crashed(error: BaseException, *, verb: str) -> Report:
     """The report of a run of `verb` that a bug in preflight ended; its exit code is 5."""
-    return report.crashed(error, verb=verb, created=_now(), version=__version__)
+    return report.crashed(error, verb=verb, created=now(), version=__version__)
 
 
 def configure(
@@ -468,5 +468,6 @@ def _broken(verb: str) -> tuple[catalog.Broken, ...]:
     return tuple(broken for group in groups for broken in catalog.load(group).broken)
 
 
-def _now() -> str:
+def now() -> str:
+    """The time of now, as recordings have it: ISO 8601 with the offset of this place."""
     return datetime.now(timezone.utc).astimezone().isoformat(timespec="seconds")

@@ -22,6 +22,7 @@ from preflight.cli_baseline import baseline
 from preflight.cli_deliver import deliver_report
 from preflight.cli_diagnose import diagnose
 from preflight.cli_diff import diff
+from preflight.cli_init import init
 from preflight.cli_manifest import manifest
 from preflight.cli_smoke import smoke
 
@@ -46,7 +47,10 @@ class _Verbs(click.Group):
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             from difflib import get_close_matches
 
-            near = get_close_matches(args[0], self.commands, n=1)
+            # Letters that changed places are the likeliest mistake.
+            near = sorted(
+                get_close_matches(args[0], self.commands), key=lambda verb: sorted(verb) != sorted(args[0].lower())
+            )
             if near:
                 hint = f"Did you mean {near[0]!r}?"
             elif Path(args[0]).suffix:
@@ -71,6 +75,7 @@ def cli() -> None:
     preflight judge recording.json         the same verdict again from a saved recording
     preflight diagnose logs/               after a failure: which rank was first, and why
     preflight diff old.json new.json       what changed between two reports or recordings
+    preflight init                         write a commented configuration from what lint finds here
 
     Exit codes: 0 go, 1 no-go, 2 usage, 3 incomplete, 4 nothing to do, 5 a bug in preflight.
     """
@@ -79,6 +84,7 @@ def cli() -> None:
 cli.add_command(baseline)
 cli.add_command(diagnose)
 cli.add_command(diff)
+cli.add_command(init)
 cli.add_command(manifest)
 cli.add_command(smoke)
 

@@ -6,7 +6,7 @@ then the job's own files (with `--trust-job`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -60,14 +60,19 @@ async def choose(
     named, origin = named_nodes(hosts, hostfile)
     if executor:
         return Way(_told(_known(executor), options), f"--on {executor}", named, origin)
-    for found in catalog.load(catalog.EXECUTORS).items:
-        reason = found.detect(environment) if isinstance(found, Detector) else ""
-        if not reason:
-            continue
+    for found, reason in recognising(environment):
         if not named or await _holds(_told(found, options), named, environment):
             return Way(_told(found, options), reason, named, origin)
     because = "nodes were named" if named else "nothing else was chosen"
     return Way(_told(_known("ssh"), options), because, named, origin)
+
+
+def recognising(environment: Mapping[str, str]) -> Iterator[tuple[Executor, str]]:
+    """The executors that recognise their own surroundings here, in the order in which they are taken, each with why."""
+    for found in catalog.load(catalog.EXECUTORS).items:
+        reason = found.detect(environment) if isinstance(found, Detector) else ""
+        if reason:
+            yield found, reason
 
 
 async def _holds(executor: Executor, named: Sequence[Node], environment: Mapping[str, str]) -> bool:
