@@ -259,8 +259,8 @@ def _inputs(jobs: Sequence[Job]) -> tuple[Input, ...]:
 
 
 def to_json(report: Report) -> bytes:
-    """The report as JSON, indented, ending in a newline."""
-    return to_bytes(report, indent=2)
+    """The report as JSON, indented, ending in a newline; an exhibit, which may be large, is one line."""
+    return to_bytes(report, indent=2, bulk="exhibits")
 
 
 def schema() -> dict[str, Any]:

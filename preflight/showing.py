@@ -6,14 +6,12 @@ What goes wrong here loses an exhibit and never the report: it is named, as any 
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from preflight.catalog import CHECKS, Broken, Exhibitor
 from preflight.complaint import said
-from preflight.document import plain
 from preflight.exhibit import Bars, Exhibit, Layout, Matrix, Table, Timeline
 from preflight.job import Job
 from preflight.once import forget
@@ -58,20 +56,23 @@ def _checked(made: Iterable[Exhibit]) -> list[Exhibit]:
     """The exhibits as the report's readers will find them; a pack may hand over anything, and a report must hold."""
     whole: list[Exhibit] = []
     for one in made:
-        if not isinstance(one, _KINDS):
+        kind = next((kind for kind in _KINDS if isinstance(one, kind)), None)
+        if kind is None:
             raise TypeError(f"{type(one).__name__} is no exhibit; there are {', '.join(k.__name__ for k in _KINDS)}")
         try:
-            whole.append(_adapter().validate_json(json.dumps(plain(one), allow_nan=False)))
+            whole.extend(_adapter(kind).validate_python((one,)))
         except ValueError as error:
             raise ValueError(f"{one.id!r} is not of the shape of exhibits: {said(error)}") from None
     return whole
 
 
 @functools.cache
-def _adapter() -> Any:
-    from pydantic import TypeAdapter
+def _adapter(kind: type[Exhibit]) -> Any:
+    """What looks through a tuple with an exhibit of this kind to its last cell, and makes tuples of lists."""
+    from pydantic import ConfigDict, TypeAdapter
 
-    return TypeAdapter(Exhibit)
+    # A class may have no configuration given to it, a tuple of it may.
+    return TypeAdapter(tuple[kind], config=ConfigDict(revalidate_instances="always", allow_inf_nan=False))  # type: ignore[valid-type]
 
 
 def _of_several_jobs(made: Iterable[tuple[Job, Exhibit]]) -> dict[str, Exhibit]:

@@ -1,11 +1,11 @@
 """The ways between nodes as heat maps: who reaches whom, round trips, and what gets through.
 
-Nothing is judged here: a mark is bad, or not known, where the checks of links say so.
+Nothing is judged here: a mark is bad, or not known, where the checks of links say so. Units are the same in every run,
+so that two of them can be compared.
 """
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -45,6 +45,9 @@ class _Way:
     why: str = ""
 
 
+_OPEN = _Way("ok")
+
+
 def links(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Matrix]:
     """The three matrices, as far as anything was tried. A row is who asks, a column whom."""
     connected = _connected(facts)
@@ -59,31 +62,24 @@ def links(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Matrix]:
     measured, missing = judged(facts), _unmeasured(facts)
     if not measured:
         return
-    trips = {item.pair: _way(item, _LATENCY, _trip_s(item)) for item in measured}
-    scale, unit = _scale(trips, (1e6, "µs"), (1e3, "ms"), lambda middle: middle < 1e-3)
+    trips = {item.pair: _way(item, _LATENCY, _trip_us(item)) for item in measured}
     note = f"Median round trips of small messages over TCP, {_covered(trips, fleet)}"
-    yield _matrix("links.latency", "Round trips", note, unit, fleet, _scaled({**missing, **trips}, scale))
-    rates = {item.pair: _way(item, _BANDWIDTH, _rate_mbps(item)) for item in measured}
-    scale, unit = _scale(rates, (1.0, "Mbit/s"), (1e-3, "Gbit/s"), lambda middle: middle < 1000)
+    yield _matrix("links.latency", "Round trips", note, "µs", fleet, {**missing, **trips})
+    rates = {item.pair: _way(item, _BANDWIDTH, _rate_gbps(item)) for item in measured}
     note = f"What one stream or several carried over TCP, {_covered(rates, fleet)}"
-    yield _matrix("links.bandwidth", "Bandwidth", note, unit, fleet, _scaled({**missing, **rates}, scale))
+    yield _matrix("links.bandwidth", "Bandwidth", note, "Gbit/s", fleet, {**missing, **rates})
 
 
 def _matrix(id: str, title: str, note: str, unit: str, fleet: Fleet, ways: Mapping[Pair, _Way]) -> Matrix:
     names = tuple(node.name for node in fleet.nodes)
     place = {name: number for number, name in enumerate(names)}
-    marks = sorted(
-        (
-            Mark(place[source], place[peer], way.value, way.state, way.why)
-            for (source, peer), way in ways.items()
-            if source in place and peer in place
-        ),
-        key=lambda mark: (mark.row, mark.column),
-    )
-    kept = thinned(marks, MOST_MARKS, lambda mark: mark.state != "ok")
-    if len(kept) < len(marks):
-        note += f"; {len(kept)} of these {len(marks)} are marked, first those that are not well"
-    return Matrix(id, title, f"{note}.", unit, names, names, kept)
+    known = {(place[a], place[b]): way for (a, b), way in ways.items() if a in place and b in place}
+    kept = thinned(sorted(known), MOST_MARKS, lambda pair: known[pair].state != "ok")
+    if len(kept) < len(known):
+        note += f"; {len(kept)} of these {len(known)} are marked, first those that are not well"
+    marks = ((pair, known[pair]) for pair in kept)
+    found = tuple(Mark(row, column, way.value, way.state, way.why) for (row, column), way in marks)
+    return Matrix(id, title, f"{note}.", unit, names, names, found)
 
 
 # Who reaches whom
@@ -101,9 +97,7 @@ def _connected(facts: Facts) -> dict[Pair, _Way]:
         for peer in seen.peers
     }
     puzzling = _puzzling(known)
-    for pair, cells in by_pair.items():
-        found[pair] = _connection(cells, puzzling)
-    return found
+    return found | {pair: _connection(cells, puzzling) for pair, cells in by_pair.items()}
 
 
 def _puzzling(known: Reach) -> dict[int, str]:
@@ -117,7 +111,7 @@ def _puzzling(known: Reach) -> dict[int, str]:
 
 def _connection(cells: Sequence[Cell[Target]], puzzling: Mapping[int, str]) -> _Way:
     if all(cell.result.status == "ok" for cell in cells):
-        return _Way("ok")
+        return _OPEN
     bad = [cell for cell in cells if cell.result.status != "ok" and id(cell) not in puzzling]
     if bad:
         return _Way("bad", None, _said(bad, cells, _word))
@@ -143,12 +137,13 @@ def _word(cell: Cell[Target]) -> str:
 # What was measured
 
 
-def _trip_s(item: Judged) -> float | None:
-    return min(look.quality.median_s for look in item.looks)
+def _trip_us(item: Judged) -> float:
+    return short(min(look.quality.median_s for look in item.looks) * 1e6)
 
 
-def _rate_mbps(item: Judged) -> float | None:
-    return max((look.rate_mbps for look in item.looks if look.rate_mbps is not None), default=None)
+def _rate_gbps(item: Judged) -> float | None:
+    rates = [look.rate_mbps for look in item.looks if look.rate_mbps is not None]
+    return short(max(rates) / 1e3) if rates else None
 
 
 def _way(item: Judged, kinds: Sequence[str], value: float | None) -> _Way:
@@ -170,24 +165,6 @@ def _unmeasured(facts: Facts) -> dict[Pair, _Way]:
         for seen in facts.each(measure)
         if isinstance(seen.fact, Unavailable)
         for peer in seen.peers
-    }
-
-
-def _scale(
-    ways: Mapping[Pair, _Way],
-    small: tuple[float, str],
-    large: tuple[float, str],
-    is_small: Callable[[float], bool],
-) -> tuple[float, str]:
-    """By what to multiply, and the unit that this gives: one for all values, by their median."""
-    values = [way.value for way in ways.values() if way.value is not None]
-    return small if values and is_small(statistics.median(values)) else large
-
-
-def _scaled(ways: Mapping[Pair, _Way], factor: float) -> dict[Pair, _Way]:
-    return {
-        pair: _Way(way.state, None if way.value is None else short(way.value * factor), way.why)
-        for pair, way in ways.items()
     }
 
 

@@ -33,7 +33,7 @@ def nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Table]:
             columns.append((Column(quantity.name, quantity.unit), cells))
     if len(columns) == 1 and len(fleet.reached) == len(fleet.records):
         return
-    note = f"What {len(fleet.reached)} of {many(len(fleet.records), 'node')} told; marked is what most do not have."
+    note = f"What {len(fleet.reached)} of {many(len(fleet.records), 'node')} told; what differs from most of them is marked."
     yield table("nodes", "Nodes", note, fleet, columns)
 
 

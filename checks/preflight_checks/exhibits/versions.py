@@ -44,13 +44,15 @@ def versions(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Table]:
 
 def _note(nodes: int, have: Mapping[str, Installed], alike: int, more: int) -> str:
     if not have:
-        return f"Versions of what the ranks of {many(nodes, 'node')} run with; marked is what most do not have."
+        return (
+            f"Versions of what the ranks of {many(nodes, 'node')} run with; what differs from most of them is marked."
+        )
     said = f"{many(alike, 'further package')} of {len(have)} of {many(nodes, 'node')} are the same everywhere"
     if more > 0:
         said += f", {more} more differ and are not listed"
     elif len({value.digest for value in have.values()}) > 1 and not _lists_all(have):
         said += ", and some that nodes only summed up differ"
-    return f"{said}; marked is what most do not have."
+    return f"{said}; what differs from most of them is marked."
 
 
 def _lists_all(have: Mapping[str, Installed]) -> bool:

@@ -69,7 +69,7 @@ def test_every_node_has_a_row_and_nothing_is_marked_where_all_are_alike() -> Non
         *("answered", "5.15.0-91-generic", 64, 512.0, 8, "NVIDIA H100", "550.54.15", "eth0, 25 Gbit/s"),
     ]
     assert not [cell for row in found.rows for cell in row.cells if cell.odd or cell.why]
-    assert found.note == "What 3 of 3 nodes told; marked is what most do not have."
+    assert found.note == "What 3 of 3 nodes told; what differs from most of them is marked."
 
 
 def test_what_most_do_not_have_is_marked_and_a_little_less_memory_is_not() -> None:

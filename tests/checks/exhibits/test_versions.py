@@ -84,7 +84,7 @@ def test_packages_that_are_equal_everywhere_are_counted_and_not_listed() -> None
     assert column(found, "numpy")[2] == Cell("2.1.0", odd=True)
     assert column(found, "tqdm")[2:] == [Cell("not installed", odd=True), Cell(None, why="not told")]
     assert found.note == (
-        "0 further packages of 3 of 4 nodes are the same everywhere; marked is what most do not have."
+        "0 further packages of 3 of 4 nodes are the same everywhere; what differs from most of them is marked."
     )
     same = shown(listed("node0"), listed("node1"), count=2)
     assert names(same) == ["python"] and same.note.startswith("2 further packages of 2 of 2 nodes are the same")
