@@ -33,7 +33,8 @@ def nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Table]:
             columns.append((Column(quantity.name, quantity.unit), cells))
     if len(columns) == 1 and len(fleet.reached) == len(fleet.records):
         return
-    note = f"What {len(fleet.reached)} of {many(len(fleet.records), 'node')} told; what differs from most of them is marked."
+    told = f"What {len(fleet.reached)} of {many(len(fleet.records), 'node')} told"
+    note = f"{told}; what differs from most of them is marked."
     yield table("nodes", "Nodes", note, fleet, columns)
 
 
