@@ -14,6 +14,7 @@ from typing import IO, TYPE_CHECKING
 from preflight import __version__, catalog, report
 from preflight.engine import SMOKE
 from preflight.errors import UsageError
+from preflight.progress import Progress, Step, ignore
 from preflight.recording import Configuration, Recording, Wish
 from preflight.report import Report, report_on
 from preflight.saved import load, save
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from preflight.fix import Plan
     from preflight.job import Job
     from preflight.judgement import Check, Rule
-    from preflight.progress import Progress
     from preflight.run import CheckOptions
 
 
@@ -39,6 +39,7 @@ def lint(
     given: Mapping[Path, bytes] | None = None,
     cache: Cache | None = None,
     jobs: int = 1,
+    progress: Progress = ignore,
 ) -> Report:
     """Judge the jobs in `paths` from their files alone. Nothing in them is executed.
 
@@ -50,6 +51,7 @@ def lint(
         cache: where reports are kept, and taken from when nothing they depend on has changed. The report is the same
             to the letter, but for the time at which it was made.
         jobs: how many processes may read the files of large folders. The report is the same to the letter.
+        progress: hears how far it is.
 
     Raises:
         UsageError: a path does not exist, or lies outside `root`; `configuration` names an unknown rule, or
@@ -58,7 +60,7 @@ def lint(
     wanted = _configured(configuration, rules_for(configuration))
     top, chosen = _chosen(paths, root, given)
     with _collecting_seldom():
-        return _lint(top, chosen, wanted, None if given else cache, given, jobs)
+        return _lint(top, chosen, wanted, None if given else cache, given, jobs, progress)
 
 
 def _lint(
@@ -68,6 +70,7 @@ def _lint(
     cache: Cache | None,
     given: Mapping[Path, bytes] | None,
     processes: int,
+    progress: Progress,
 ) -> Report:
     from preflight.assemble import assemble
     from preflight.looking import Look, below
@@ -86,8 +89,9 @@ def _lint(
             known = remembering.recall(cache, key, look, created)
             if known is not None:
                 return replace(known, configuration=wanted)
-    jobs = assemble(top, chosen, sources=catalog.sources(), look=look, jobs=processes)
-    found = judge(Recording(jobs=jobs, created=created, tool_version=__version__, configuration=wanted))
+    jobs = assemble(top, chosen, sources=catalog.sources(), look=look, jobs=processes, progress=progress)
+    recording = Recording(jobs=jobs, created=created, tool_version=__version__, configuration=wanted)
+    found = judge(recording, progress=progress)
     if cache is not None and key:
         remembering.remember(cache, key, look, found)
     return found
@@ -199,7 +203,7 @@ def _record(
     recording = record(base, options, rules_for(wanted), checks_for(wanted), progress=progress, cache=cache)
     # What is judged is what a saved recording will hold, to the letter, so that `judge` cannot differ from `check`.
     recording = load(save(recording), to_judge=True)
-    return recording, judge(recording)
+    return recording, judge(recording, progress=progress or ignore)
 
 
 def _apart_from_repositories(root: Path) -> Cache | None:
@@ -213,7 +217,7 @@ def _apart_from_repositories(root: Path) -> Cache | None:
     return None if any(os.path.lexists(folder / ".git") for folder in (place, *place.parents)) else cache
 
 
-def judge(recording: Recording | str | Path) -> Report:
+def judge(recording: Recording | str | Path, *, progress: Progress = ignore) -> Report:
     """The report on a recording, or on the file one was saved to: the same verdict again, with no cluster.
 
     Raises:
@@ -221,12 +225,13 @@ def judge(recording: Recording | str | Path) -> Report:
     """
     # Of ten thousand nodes, collecting would take three quarters of the time, and find nothing.
     with _collecting_seldom(0):
-        return _judge(recording)
+        return _judge(recording, progress)
 
 
-def _judge(recording: Recording | str | Path) -> Report:
+def _judge(recording: Recording | str | Path, progress: Progress) -> Report:
     """The report alone outlives this: what it was made from is let go of before anybody looks for garbage in it."""
     if not isinstance(recording, Recording):
+        progress(Step("recording"))
         recording = _load(Path(recording))
     rules = rules_for(recording.configuration) if recording.verb != SMOKE else ()
     checks = checks_for(recording.configuration) if recording.verb != "lint" else ()
@@ -240,13 +245,18 @@ def _judge(recording: Recording | str | Path) -> Report:
         checks,
         plugins=_plugins(),
         broken=_broken(recording.verb),
+        progress=progress,
         exhibitors=exhibitors,
         unshown=unshown,
     )
 
 
 def diagnose(
-    logs: Sequence[str | Path], *, symptoms: Sequence[str | Path] = (), given: IO[bytes] | None = None
+    logs: Sequence[str | Path],
+    *,
+    symptoms: Sequence[str | Path] = (),
+    given: IO[bytes] | None = None,
+    progress: Progress = ignore,
 ) -> Diagnosis:
     """What the logs of a run say of its first failure: whom it befell, why, and which rule or check tells before.
 
@@ -261,7 +271,7 @@ def diagnose(
     from preflight.diagnosis.table import known
 
     table = known([Path(path) for path in symptoms])
-    return read(logs, table, _pointers, version=__version__, given=given)
+    return read(logs, table, _pointers, version=__version__, given=given, progress=progress)
 
 
 def diff(

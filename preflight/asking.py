@@ -16,7 +16,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -53,12 +53,16 @@ def asked(source: Source, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_
 
 
 def asked_ahead(
-    wanted: Sequence[tuple[Source, SourceFile]], tree: Tree, jobs: int
+    wanted: Sequence[tuple[Source, SourceFile]],
+    tree: Tree,
+    jobs: int,
+    *,
+    tell: Callable[[int], None] = lambda number: None,
 ) -> list[tuple[Source, SourceFile, Reading]]:
     """Readings of the whole job and no role, made by at most `jobs` processes; for few files, or one job, none.
 
     A source that keeps readings of its own has `is_kept(file)`, without which a file is not read ahead, and
-    `keep(file, tree, reading)`, which gets its reading.
+    `keep(file, tree, reading)`, which gets its reading. `tell` hears how many there are so far.
     """
     # A copy of a process with threads may wait for ever for a lock that no thread of it holds.
     if jobs < 2 or len(wanted) < FEWEST_FILES or not sys.platform.startswith("linux") or threading.active_count() > 1:
@@ -70,7 +74,8 @@ def asked_ahead(
     taken: list[tuple[Source, SourceFile, Reading]] = []
     # Closed at once, whatever interrupts this.
     with closing(_brought(chosen, tree, count)) as brought:
-        for index, raw, clean, said in brought:
+        for number, (index, raw, clean, said) in enumerate(brought):
+            tell(number)
             source, file = chosen[index]
             if all(_answer(tree, question) == answer for question, answer in said.items()):
                 if hasattr(source, "keep"):

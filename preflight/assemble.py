@@ -26,6 +26,7 @@ from preflight.job import (
 )
 from preflight.job.derive import with_derived
 from preflight.looking import Look, below
+from preflight.progress import Progress, Step, ignore
 from preflight.siblings import siblings
 from preflight.sources.base import Reading, Source, SourceFile, Tree, WrittenFile
 from preflight.sources.comments import suppressions
@@ -65,6 +66,7 @@ def assemble(
     exclude: Sequence[str] = (),
     look: Look | None = None,
     jobs: int = 1,
+    progress: Progress = ignore,
 ) -> tuple[Job, ...]:
     """The jobs that `paths` (files or directories inside `root`) describe, by name.
 
@@ -72,10 +74,11 @@ def assemble(
     directory every recognised file that no other refers to starts a job, unit tests and what the patterns of `exclude`
     fit excepted; sibling scripts for the nodes of one job (node0.sh, node1.sh) form one that is marked probable. What
     cannot be read becomes a note, never an exception. `look` writes down what was looked at for it. The files of
-    large directories are read by at most `jobs` processes.
+    large directories are read by at most `jobs` processes. `progress` hears of every file of a directory.
     """
     look = look or Look(root, exclude)
-    assembly = _Assembly(look.files, tuple(sources), jobs)
+    assembly = _Assembly(look.files, tuple(sources), jobs, progress)
+    progress(Step("files"))
     found = [below(root, path) for path in paths]
     named = list(dict.fromkeys(path for path in found if not look.is_folder(path)))
     found_jobs = _named_jobs(assembly, named) if named else []
@@ -100,12 +103,14 @@ def _named_jobs(assembly: _Assembly, named: Sequence[str]) -> list[Job]:
 
 
 def _directory_jobs(assembly: _Assembly, walked: Walked) -> list[Job]:
+    assembly.progress(Step("files", 0, len(walked.files)))
     candidates = assembly.candidates(walked.files, walked.below)
     assembly.read_ahead(candidates)
     referred: set[str] = set()
     built: dict[str, list[Job]] = {}
     # Shell scripts first: what they reach is no job of its own.
-    for path in sorted(candidates, key=lambda p: (assembly.rank(p), p)):
+    for number, path in enumerate(sorted(candidates, key=lambda p: (assembly.rank(p), p))):
+        assembly.progress(Step("files", number, len(candidates)))
         if path in referred:
             continue
         built[path] = assembly.jobs([path], explicit=False)
@@ -142,6 +147,7 @@ class _Assembly:
     tree: Tree
     sources: tuple[Source, ...]
     processes: int = 1
+    progress: Progress = ignore
     _kinds: dict[str, Source | None] = field(default_factory=dict)
     _readings: dict[tuple[str, str, str, Scope], Reading] = field(default_factory=dict)
 
@@ -181,7 +187,10 @@ class _Assembly:
             return
         files = [file for path in paths if isinstance(file := self.tree.read(path), SourceFile)]
         wanted = [(source, file) for file in files if (source := self.source_of(file, "")) is not None]
-        for source, file, reading in asked_ahead(wanted, self.tree, self.processes):
+        brought = asked_ahead(
+            wanted, self.tree, self.processes, tell=lambda number: self.progress(Step("files", number, len(wanted)))
+        )
+        for source, file, reading in brought:
             self._readings.setdefault((source.name, file.path, "", WHOLE_JOB), reading)
 
     def rank(self, path: str) -> int:

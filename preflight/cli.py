@@ -6,7 +6,6 @@ Nothing heavier than click is imported before a verb runs, so that `--help` stay
 from __future__ import annotations
 
 import atexit
-import functools
 import os
 import shutil
 import sys
@@ -114,15 +113,25 @@ def lint(paths: tuple[Path, ...], root: Path | None, **chosen: Any) -> int:
         _print("".join(f"{line}\n" for of_job in lines for line in of_job))
         return 0
     kept = None if chosen["no_cache"] else api.default_cache()
-    make = functools.partial(
-        api.lint,
-        wanted,
-        root=root,
-        configuration=found.configuration,
-        given=given,
-        cache=kept,
-        jobs=chosen["jobs"] or api.usable_cpus(),
-    )
+
+    def make() -> Report:
+        from preflight.reporters.live import PATIENCE_S, live_progress
+
+        # Without a thread, which would keep files from being read by several processes.
+        watched = live_progress(
+            sys.stderr, color=chosen["color"], quiet=chosen["quiet"], after_s=PATIENCE_S, threads=False
+        )
+        with watched as progress:
+            return api.lint(
+                wanted,
+                root=root,
+                configuration=found.configuration,
+                given=given,
+                cache=kept,
+                jobs=chosen["jobs"] or api.usable_cpus(),
+                progress=progress,
+            )
+
     if chosen["diff"]:
         planned = api.fixes(make(), wanted, root=root, unsafe=chosen["unsafe_fixes"])
         _print(planned.diff())
@@ -183,9 +192,11 @@ def judge(recording: Path, allow_incomplete: bool, **chosen: Any) -> int:
     """Judge a saved recording again: the same verdict and findings, with no cluster."""
 
     from preflight import api
+    from preflight.reporters.live import PATIENCE_S, live_progress
 
     def report() -> Report:
-        found = api.judge(recording)
+        with live_progress(sys.stderr, color=chosen["color"], quiet=chosen["quiet"], after_s=PATIENCE_S) as progress:
+            found = api.judge(recording, progress=progress)
         return replace(found, exit_code=0) if allow_incomplete and found.exit_code == 3 else found
 
     return deliver_report("judge", chosen, report)

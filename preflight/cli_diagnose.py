@@ -28,13 +28,19 @@ FORMATS = ("text", "json")
     help="Read by the symptoms of this TOML file, too, and first. Repeatable.",
 )
 @click.option("-v", "--verbose", count=True, help="Also list the logs that were read; -vv all of them.")
+@click.option("-q", "--quiet", is_flag=True, help="Nothing of how far it is.")
 @click.option(
     "--color/--no-color",
     default=None,
     help="Colours; without it, on a terminal unless NO_COLOR is set, and wherever FORCE_COLOR is.",
 )
 def diagnose(
-    logs: tuple[Path, ...], outputs: tuple[str, ...], symptoms: tuple[Path, ...], verbose: int, color: bool | None
+    logs: tuple[Path, ...],
+    outputs: tuple[str, ...],
+    symptoms: tuple[Path, ...],
+    verbose: int,
+    quiet: bool,
+    color: bool | None,
 ) -> int:
     """Read the logs of a run that failed: which rank was first, why, and what would have told before.
 
@@ -44,9 +50,11 @@ def diagnose(
     Exit codes: 0 nothing found wrong, 1 a cause is named, 3 the run failed and no line says why, 4 nothing to read.
     """
     from preflight import api, deliver
+    from preflight.reporters.live import PATIENCE_S, live_progress
 
     targets = deliver.targets(outputs or ("text",), FORMATS)
-    found = api.diagnose(logs, symptoms=symptoms, given=sys.stdin.buffer)
+    with live_progress(sys.stderr, color=color, quiet=quiet, after_s=PATIENCE_S) as progress:
+        found = api.diagnose(logs, symptoms=symptoms, given=sys.stdin.buffer, progress=progress)
     for name, path in targets:
         if name == "json":
             from preflight.diagnosis.model import to_json

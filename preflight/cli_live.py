@@ -97,7 +97,7 @@ def run_live(
         from preflight.reporters.live import live_progress
         from preflight.saved import save as dump
 
-        with live_progress(sys.stderr) as progress:
+        with live_progress(sys.stderr, color=chosen["color"], quiet=chosen["quiet"]) as progress:
             recording, found = carry(wanted, configured.configuration, both(progress, events))
         if save is not None:
             write(save, dump(recording, compressed=save.suffix == ".gz"))

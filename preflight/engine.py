@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from preflight.configuration import Configuration, fits, severity_chosen
@@ -16,6 +16,7 @@ from preflight.job import Job
 from preflight.judgement import STAGES, Check, Meta, Rule, Verdict
 from preflight.once import forget
 from preflight.outcome import PROFILES, Confidence, Evidence, Finding, Outcome, Severity, Status
+from preflight.progress import Progress, Step, ignore
 from preflight.recording import Facts, Fleet, Recording
 
 #: The verb of a run that only trains. What it asks nodes before is not judged; without the training it told nothing.
@@ -43,24 +44,33 @@ def fleet_of(recording: Recording) -> Fleet:
 
 
 def outcomes_of(
-    recording: Recording, rules: Sequence[Rule], checks: Sequence[Check], *, facts: Facts | None = None
+    recording: Recording,
+    rules: Sequence[Rule],
+    checks: Sequence[Check],
+    *,
+    facts: Facts | None = None,
+    progress: Progress = ignore,
 ) -> tuple[Outcome, ...]:
     """All outcomes of a recording, ordered by id, then job name, then the order in which they were stated.
 
     `facts` are those of the recording, for whoever looks at them afterwards, too, and then lets go (`once.forget`) of
-    what was worked out for them.
+    what was worked out for them. `progress` hears of each rule and check before it judges.
     """
     found: list[Outcome] = []
     configuration = recording.configuration
     jobs = _in_order(recording.jobs)
-    for rule in rules:
+    total = len(rules) + (len(checks) if recording.verb != "lint" else 0)
+    for number, rule in enumerate(rules):
+        progress(Step("judge", number, total))
         if selected(rule.meta, configuration):
             chosen = severity_chosen(rule.meta.id, rule.meta.name, configuration.severities)
             for job in jobs:
                 found.extend(_isolated(rule.meta, job, functools.partial(rule.judge, job), chosen=chosen))
     if recording.verb != "lint":
         seen = Facts(recording.facts, recording.events) if facts is None else facts
-        found.extend(_outcomes_of_checks(recording, checks, seen))
+        for number, outcomes in enumerate(_outcomes_of_checks(recording, checks, seen), len(rules)):
+            progress(Step("judge", number, total))
+            found.extend(outcomes)
         if facts is None:
             forget(seen)
         for job in jobs:
@@ -73,29 +83,40 @@ def _in_order(jobs: Sequence[Job]) -> list[Job]:
     return sorted(jobs, key=lambda job: job.name)
 
 
-def _outcomes_of_checks(recording: Recording, checks: Sequence[Check], facts: Facts) -> Iterator[Outcome]:
+def _outcomes_of_checks(recording: Recording, checks: Sequence[Check], facts: Facts) -> Iterator[Iterator[Outcome]]:
+    """The outcomes of each check, worked out when they are asked for."""
     fleet = fleet_of(recording)
     skipped = {stage.name: stage.skipped for stage in recording.stages if stage.skipped}
     unplanned = {(check.id, check.job): check.traceback for check in recording.unplanned}
     ran = {stage.name for stage in recording.stages if not stage.skipped}
     for check in sorted(checks, key=lambda c: (STAGES.index(c.when), c.meta.id)):
-        if not selected(check.meta, recording.configuration):
-            continue
-        chosen = severity_chosen(check.meta.id, check.meta.name, recording.configuration.severities)
-        for job in _in_order(recording.jobs):
-            broken = unplanned.get((check.meta.id, job.name))
-            if broken is not None:
-                reason = f"{check.meta.id} {check.meta.name} crashed while planning, which is a bug in it:\n{broken}"
-                yield _outcome(check.meta, job, Verdict(Status.UNKNOWN, job.name, reason, required=True), check.when)
-            elif check.when in ran:
-                judge = functools.partial(check.judge, job, fleet, facts)
-                yield from _isolated(check.meta, job, judge, check.when, chosen=chosen)
-            elif check.when in skipped:
-                reason = f"the {check.when} stage did not run: {skipped[check.when]}"
-                cut_short = bool(recording.interrupted) or recording.verb == SMOKE
-                yield _outcome(
-                    check.meta, job, Verdict(Status.UNKNOWN, job.name, reason, required=cut_short), check.when
-                )
+        yield _outcomes_of_check(recording, check, fleet, facts, skipped, unplanned, ran)
+
+
+def _outcomes_of_check(
+    recording: Recording,
+    check: Check,
+    fleet: Fleet,
+    facts: Facts,
+    skipped: Mapping[str, str],
+    unplanned: Mapping[tuple[str, str], str],
+    ran: Collection[str],
+) -> Iterator[Outcome]:
+    if not selected(check.meta, recording.configuration):
+        return
+    chosen = severity_chosen(check.meta.id, check.meta.name, recording.configuration.severities)
+    for job in _in_order(recording.jobs):
+        broken = unplanned.get((check.meta.id, job.name))
+        if broken is not None:
+            reason = f"{check.meta.id} {check.meta.name} crashed while planning, which is a bug in it:\n{broken}"
+            yield _outcome(check.meta, job, Verdict(Status.UNKNOWN, job.name, reason, required=True), check.when)
+        elif check.when in ran:
+            judge = functools.partial(check.judge, job, fleet, facts)
+            yield from _isolated(check.meta, job, judge, check.when, chosen=chosen)
+        elif check.when in skipped:
+            reason = f"the {check.when} stage did not run: {skipped[check.when]}"
+            cut_short = bool(recording.interrupted) or recording.verb == SMOKE
+            yield _outcome(check.meta, job, Verdict(Status.UNKNOWN, job.name, reason, required=cut_short), check.when)
 
 
 def _isolated(

@@ -18,12 +18,13 @@ from typing import Any
 import anyio
 
 from preflight.fleet import OpenFleet
-from preflight.gang import run_gang
+from preflight.gang import members_of, run_gang
 from preflight.links import disjoint
 from preflight.node.cheap import kind_of
 from preflight.node.wire import Ask, Done, Event, Failed
 from preflight.place import ContextChoice
 from preflight.progress import Progress, Step
+from preflight.ranks import Member
 from preflight.recording import EventRecord, FactRecord, Unavailable
 from preflight.request import Request
 from preflight.session import AgentSession
@@ -77,7 +78,9 @@ class Observer:
                 cheap.append(request)
             else:
                 queues.setdefault(request.node, deque()).append(request)
-        done = 0
+        done, nodes = 0, len(waiting)
+        if requests:
+            self.progress(Step(stage, 0, len(requests), tuple(waiting), deadline_s, nodes=nodes))
 
         async def one(request: Request) -> None:
             nonlocal done
@@ -86,7 +89,7 @@ class Observer:
             if not waiting[request.node]:
                 del waiting[request.node]
             done += 1
-            self.progress(Step(stage, done, len(requests), tuple(waiting), ends - self.now()))
+            self.progress(Step(stage, done, len(requests), tuple(waiting), ends - self.now(), nodes=nodes))
 
         async def work(queue: deque[Request]) -> None:
             while queue:
@@ -129,14 +132,27 @@ class Observer:
         await self.nodes(plain, deadline_s=max(0.0, ends - self.now()), stage="link")
         self.facts.extend(await listeners.start(serving, self.now, ends))
         done, total = 0, len(between) + sum(map(len, turns))
+        left: dict[str, int] = {}
+
+        def tell() -> None:
+            self.progress(Step("link", done, total, tuple(left), ends - self.now()))
+
+        async def one(request: Request) -> None:
+            nonlocal done
+            await self._between(request, listeners, ends)
+            done += 1
+            left[request.node] -= 1
+            if not left[request.node]:
+                del left[request.node]
+            tell()
+
         for batch in (between, *turns):
-            waiting = tuple(dict.fromkeys(name for request in batch for name in (request.node, *request.peers)))
-            self.progress(Step("link", done, total, waiting, ends - self.now()))
+            for request in batch:
+                left[request.node] = left.get(request.node, 0) + 1
+            tell()
             async with anyio.create_task_group() as group:
                 for request in batch:
-                    group.start_soon(self._between, request, listeners, ends)
-            done += len(batch)
-        self.progress(Step("link", done, total))
+                    group.start_soon(one, request)
 
     async def ranks(self, requests: Sequence[Request], follow_up: FollowUp, *, deadline_s: float) -> None:
         """The ranks of each group together, then, for a while, whatever `follow_up` wants because of how that ended.
@@ -165,29 +181,34 @@ class Observer:
                     nodes = {request.node for request in ranks}
                     if not nodes & busy:
                         busy |= nodes
-                        together.start_soon(self._gang, name, groups.pop(name), deadline_of(ranks))
+                        together.start_soon(self._gang, groups.pop(name), deadline_of(ranks))
 
-    async def _gang(self, name: str, ranks: Sequence[Request], deadline_s: float) -> None:
+    async def _gang(self, ranks: Sequence[Request], deadline_s: float) -> None:
         if self.context.context is None:
             for request in ranks:
                 self._without(request, Unavailable("context", self.context.missing))
             return
+        members = {member.key: member for member in members_of(ranks)}
+        self.progress(Step("smoke", deadline_s=deadline_s))
+        for member in members.values():
+            self.progress(Step("smoke", party=member.name, node=member.node))
         facts, events = await run_gang(
             self.fleet.sessions,
             ranks,
             context=self.context.context,
             deadline_s=deadline_s,
             now=self.now,
-            on_event=functools.partial(self._trained, len(ranks)),
+            on_event=functools.partial(self._trained, members),
         )
+        for member in members.values():
+            self.progress(Step("smoke", party=member.name))
         self.facts.extend(facts)
         self.events.extend(events)
-        self.progress(Step("smoke", len(ranks), len(ranks), note=name))
 
-    def _trained(self, ranks: int, event: EventRecord) -> None:
-        phase = event.data.get("phase")
-        if isinstance(phase, str):
-            self.progress(Step("smoke", 0, ranks, note=f"{event.node}: {phase}"))
+    def _trained(self, members: Mapping[str, Member], event: EventRecord) -> None:
+        phase, member = event.data.get("phase"), members.get(event.request_key)
+        if isinstance(phase, str) and member is not None:
+            self.progress(Step("smoke", party=member.name, node=member.node, phase=phase))
 
     async def _between(self, request: Request, listeners: _Listeners, ends: float) -> None:
         """Ask one node about its peers, with what they said when they began to listen."""

@@ -21,6 +21,7 @@ from preflight.job import UNSEEN, Job, Suppression
 from preflight.judgement import Check, Rule
 from preflight.once import forget
 from preflight.outcome import Finding, Outcome, Severity, Status, VerdictKind
+from preflight.progress import Progress, ignore
 from preflight.recording import Facts, NodeRecord, Origin, Recording, StageRecord, Wish
 from preflight.suppress import Remark, sift
 
@@ -133,13 +134,14 @@ def report_on(
     broken: tuple[Broken, ...] = (),
     exhibitors: Sequence[Exhibitor] = (),
     unshown: tuple[Broken, ...] = (),
+    progress: Progress = ignore,
 ) -> Report:
     """Judge a recording and put everything a reader may want into one report.
 
     `exhibitors` make its exhibits; `unshown` are those that could not be loaded. Neither has a part in the verdict.
     """
     facts = Facts(recording.facts, recording.events)
-    outcomes = outcomes_of(recording, rules, checks, facts=facts)
+    outcomes = outcomes_of(recording, rules, checks, facts=facts, progress=progress)
     exhibits: tuple[Exhibit, ...] = ()
     if exhibitors:
         from preflight.showing import shown

@@ -248,6 +248,7 @@ class _Run:
     async def carry_out(self) -> None:
         """Find the nodes, open them, then one stage after the other. Raises UsageError when nobody knows the nodes."""
         options = self._options
+        self._progress(Step("gather", planned=("gather", "open", *self._stages_wanted)))
         way = await choose(
             hosts=options.hosts,
             hostfile=options.hostfile,
@@ -258,6 +259,7 @@ class _Run:
         self._executor = way.executor.name
         nodes = await self._gather(way)
         self._under_way = ("open", self.now())
+        self._progress(_opening(nodes, options.open_deadline))
         async with open_fleet(
             way.executor,
             nodes,
@@ -279,8 +281,10 @@ class _Run:
                 why_not = await anyio.to_thread.run_sync(self._why_not, name)
                 if why_not:
                     self._stages.append(StageRecord(name, self.now(), self.now(), skipped=why_not))
+                    self._progress(Step(name, ended=True, skipped=why_not))
                     continue
                 self._under_way = (name, self.now())
+                self._progress(Step(name))
                 requests = await anyio.to_thread.run_sync(self._plan, name, observer)
                 await self._observe(observer, name, requests)
                 self._finish_stage()
@@ -343,12 +347,14 @@ class _Run:
         named = record.problem.startswith(f"{record.node.name}:") or not record.problem
         note = record.problem if named else f"{record.node.name}: {record.problem}"
         left = began_s + self._options.open_deadline - self.now()
-        self._progress(Step("open", done, done + len(awaited), tuple(sorted(awaited)), left, note))
+        total = done + len(awaited)
+        self._progress(Step("open", done, total, tuple(sorted(awaited)), left, note, nodes=total))
 
     def _finish_stage(self) -> None:
         assert self._under_way is not None
         name, started = self._under_way
         self._stages.append(StageRecord(name, started, self.now()))
+        self._progress(Step(name, ended=True))
         self._under_way = None
 
     def _why_not(self, stage: str) -> str:
@@ -408,6 +414,11 @@ class _Run:
             if crashed not in self._unplanned:
                 self._unplanned.append(crashed)
             return []
+
+
+def _opening(nodes: Sequence[Node], deadline_s: float) -> Step:
+    names = tuple(sorted(node.name for node in nodes))
+    return Step("open", 0, len(nodes), names, deadline_s, nodes=len(nodes))
 
 
 def _merged(first: Request, second: Request) -> Request:

@@ -27,6 +27,7 @@ from preflight.diagnosis.parties import numbered, party_of_file
 from preflight.diagnosis.scan import Scanned, Scanner
 from preflight.diagnosis.suspects import suspect
 from preflight.diagnosis.table import Table, needles_of
+from preflight.progress import Progress, Step, ignore
 
 _EXIT = {Answer.NOTHING_WRONG: 0, Answer.CAUSE: 1, Answer.UNKNOWN: 3, Answer.NOTHING_READ: 4}
 _MOST_LAST_WORDS = 8
@@ -40,6 +41,7 @@ def diagnose(
     *,
     version: str,
     given: IO[bytes] | None = None,
+    progress: Progress = ignore,
 ) -> Diagnosis:
     """What the logs in `paths` say of a run that failed; `given` is what stands for `-`.
 
@@ -55,7 +57,8 @@ def diagnose(
     finder = Finder((*needles_of(table.rows), *NEEDLES))
     scans: list[Scanned] = []
     logs: list[Log] = []
-    for log in found:
+    for number, log in enumerate(found):
+        progress(Step("logs", number, len(found)))
         scanned, said = _read(log, table, finder, parties.get(log.name) or party_of_file(log.name), given)
         scans.append(scanned)
         logs.append(said)

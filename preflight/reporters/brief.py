@@ -16,13 +16,12 @@ from preflight.outcome import Finding, Status
 from preflight.report import Report
 from preflight.reporters.base import Style
 from preflight.reporters.clean import clean, fold_nodes
+from preflight.reporters.coverage import PASSED
 from preflight.reporters.grouping import count, counted
 from preflight.reporters.page import Page
 from preflight.reporters.palette import SEVERITIES
 from preflight.reporters.sheet import Sheet, rows
 
-#: So few findings are never told in short: a terminal can be scrolled back that far.
-FEW = 3
 #: A summary longer than this is none, however high the screen is.
 _MOST_ROWS = 40
 #: The prompt takes one.
@@ -31,8 +30,8 @@ _FOR_THE_PROMPT = 1
 _MOST_UNTOLD = 3
 #: Of a path in fewer cells than this nothing is left that tells anything.
 _SHORTEST_PLACE = 8
-#: How much of a group is shown, the least first: lines of its message, lines of its remedy.
-_DEPTHS = ((0, 0), (2, 0), (4, 3))
+#: How much of a group is shown, the least first: lines of its message, lines of its remedy; None: all there is.
+_DEPTHS: tuple[tuple[int, int] | None, ...] = ((0, 0), (2, 0), (4, 3), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,7 @@ def brief(report: Report, style: Style) -> str:
     assert style.height is not None
     room = min(style.height, _MOST_ROWS + _FOR_THE_PROMPT) - _FOR_THE_PROMPT
     above, below = _above(report, style), _below(report, style)
-    middle = _middle(_groups(report.findings), style, room - rows([*above, *below], style.width))
+    middle = _middle(report, style, room - rows([*above, *below], style.width))
     return "".join(f"{line}\n" for line in (*above, *middle, *below))
 
 
@@ -87,14 +86,15 @@ def _above(report: Report, style: Style) -> list[str]:
     return [*lines, ""] if lines else []
 
 
-def _middle(groups: Sequence[_Group], style: Style, room: int) -> list[str]:
+def _middle(report: Report, style: Style, room: int) -> list[str]:
     """A line for each group, then as much more of each, from the worst on, as there is room for."""
+    groups = _groups(report.findings)
     shown = groups if len(groups) <= max(room, 1) else groups[: max(room - 1, 1)]
-    parts = [_group(group, style, 0) for group in shown]
+    parts = [_group(group, report, style, 0) for group in shown]
     left = room - len(parts) - (len(shown) < len(groups))
     for depth in range(1, len(_DEPTHS)):
         for index, group in enumerate(shown):
-            fuller = _group(group, style, depth)
+            fuller = _group(group, report, style, depth)
             more = rows(fuller, style.width) - rows(parts[index], style.width)
             if more <= left:
                 left -= more
@@ -108,8 +108,15 @@ def _middle(groups: Sequence[_Group], style: Style, room: int) -> list[str]:
     return lines
 
 
-def _group(group: _Group, style: Style, depth: int) -> list[str]:
-    message, remedy = _DEPTHS[depth]
+def _group(group: _Group, report: Report, style: Style, depth: int) -> list[str]:
+    def write_all(sheet: Sheet) -> None:
+        for finding in group.findings:
+            Page(sheet, report).finding(finding)
+
+    limits = _DEPTHS[depth]
+    if limits is None:
+        return _lines(style, write_all)
+    message, remedy = limits
 
     def write(sheet: Sheet) -> None:
         first, many = group.first, len(group.findings)
@@ -164,13 +171,13 @@ def _below(report: Report, style: Style) -> list[str]:
             _coverage(sheet, report)
             page.hosts()
         page.mendable()
-        many = count(len(report.findings), "finding")
+        many = f"all {count(len(report.findings), 'finding')}" if report.findings else "all"
         if style.rest:
-            sheet.wrapped(f"in short, to fit this screen; all {many}, and what passed:", indent=0)
+            sheet.wrapped(f"in short, to fit this screen; {many}, and what passed:", indent=0)
             # Not cut: it is there to be copied.
             sheet.line(f"  {style.rest}")
         else:
-            sheet.wrapped(f"in short, to fit this screen; -v or a pipe (| cat) shows all {many}", indent=0)
+            sheet.wrapped(f"in short, to fit this screen; -v or a pipe (| cat) shows {many}", indent=0)
         page.verdict()
 
     return _lines(style, write)
@@ -186,13 +193,11 @@ def _coverage(sheet: Sheet, report: Report) -> None:
     others = len(report.coverage.not_told) - len(required[:_MOST_UNTOLD])
     if others:
         said.append(f"{others}{' more' if required else ''} could not be told")
-    passed = Counter(o.stage for o in report.outcomes if o.status is Status.PASS)
-    if passed:
-        rules = len({o.id for o in report.outcomes if o.status is Status.PASS})
-        said.append(
-            f"{count(rules, 'rule')} and checks passed" if len(passed) > 1 else f"{count(rules, 'rule')} passed"
-        )
+    passed = {(outcome.stage, outcome.id) for outcome in report.outcomes if outcome.status is Status.PASS}
+    numbers = Counter(stage for stage, _ in passed)
+    if numbers:
+        said.append("passed: " + ", ".join(f"{numbers[s]} {where}" for s, where in PASSED.items() if numbers[s]))
     if report.coverage.broken:
         said.append(f"{count(len(report.coverage.broken), 'part')} of plugins cannot be loaded")
     if said:
-        sheet.cut("; ".join(said))
+        sheet.wrapped("; ".join(said), indent=0, hanging=2)

@@ -22,7 +22,7 @@ _IN_BULK = (BASELINE, FILE_IGNORES)
 #: How a stage is called of which nothing applies to the job.
 _WITHOUT = {"link": "nothing to look at between nodes", "smoke": "no smoke run"}
 #: Where something passed, in the order of the run.
-_PASSED = {"lint": "in the files", "node": "on the nodes", "link": "between nodes", "smoke": "in the smoke run"}
+PASSED = {"lint": "in the files", "node": "on the nodes", "link": "between nodes", "smoke": "in the smoke run"}
 
 
 def print_coverage(sheet: Sheet, report: Report) -> None:
@@ -84,7 +84,7 @@ def _not_told(sheet: Sheet, report: Report) -> None:
 
 
 def _passed(sheet: Sheet, report: Report) -> None:
-    for stage, title in _PASSED.items():
+    for stage, title in PASSED.items():
         here = [o for o in report.outcomes if o.stage == stage and o.status is Status.PASS]
         if not here:
             continue

@@ -1,61 +1,102 @@
-"""What a person sees while a check runs: on a terminal one line that changes, elsewhere a calm line a stage."""
+"""Showing how a run goes while it goes: on a terminal a small table that changes, elsewhere a calm line a stage."""
 
 from __future__ import annotations
 
-import os
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TextIO
+from typing import Protocol, TextIO
 
-from preflight.progress import Progress, Step
-from preflight.reporters.clean import clean, fold_nodes
+from preflight import terminal
+from preflight.progress import Progress, Step, ignore
+from preflight.reporters.clean import clean
+from preflight.reporters.watch import Stage, Watch
 
-_TITLES = {
-    "gather": "finding the nodes",
-    "open": "reaching the nodes",
-    "node": "looking at the nodes",
-    "link": "looking between the nodes",
-    "smoke": "training a few steps",
-}
-#: A terminal is not redrawn more often than this.
-_REDRAW_S = 0.1
-#: A log hears of the smoke run's progress at most this often.
-_LOGGED_S = 5.0
+#: A log hears of what is still going on at most this often.
+LOGGED_S = 5.0
+#: Longer than this nobody waits without being told for what.
+PATIENCE_S = 1.0
+
+Clock = Callable[[], float]
+
+
+class _Watcher(Protocol):
+    def __call__(self, step: Step) -> None: ...
+
+    def close(self) -> None: ...
 
 
 @contextmanager
-def live_progress(stream: TextIO) -> Iterator[Progress]:
-    """A watcher that writes to `stream` until the block ends; notes stay, the moving line does not."""
-    # A dumb terminal cannot redraw a line; it would show nothing until the end.
-    watcher = _Line(stream) if stream.isatty() and os.environ.get("TERM") != "dumb" else _Log(stream)
+def live_progress(
+    stream: TextIO,
+    *,
+    color: bool | None = None,
+    quiet: bool = False,
+    after_s: float = 0.0,
+    threads: bool = True,
+    clock: Clock = time.monotonic,
+) -> Iterator[Progress]:
+    """A watcher that writes to `stream` until the block ends: notes and finished stages stay, nothing else does.
+
+    Args:
+        color: whether to colour, where the command line says so.
+        quiet: say nothing at all.
+        after_s: say nothing of a run that is over before.
+        threads: whether what is shown may be kept up to date by a thread; else it is when there is a step.
+    """
+    if quiet:
+        yield ignore
+        return
+    watcher = _watcher(stream, color, clock, threads=threads)
+    if after_s:
+        watcher = _Patient(watcher, after_s, clock, threads=threads)
     try:
         yield watcher
     finally:
         watcher.close()
 
 
-class _Log:
-    """For a file or a pipe: one line when a stage begins, every note, and now and then how far the ranks are."""
+def _watcher(stream: TextIO, color: bool | None, clock: Clock, *, threads: bool) -> _Watcher:
+    if not terminal.can_redraw(stream):
+        return _Log(stream, clock)
+    # Here, so that nobody waits for a terminal library who does without it.
+    from preflight.reporters.live_table import LiveTable
 
-    def __init__(self, stream: TextIO) -> None:
+    return LiveTable(stream, color=terminal.wants_color(stream, color), clock=clock, threads=threads)
+
+
+class _Log:
+    """For a file or a pipe: a line when a stage begins, every note, and now and then what is still going on."""
+
+    def __init__(self, stream: TextIO, clock: Clock) -> None:
         self._stream = stream
-        self._stage = ""
-        self._phases: dict[str, str] = {}
-        self._logged = 0.0
+        self._clock = clock
+        self._watch = Watch()
+        self._told: set[str] = set()
+        self._logged = clock()
 
     def __call__(self, step: Step) -> None:
-        if step.stage != self._stage:
-            self._stage = step.stage
-            self._write(_TITLES.get(step.stage, step.stage))
-            self._logged = time.monotonic()
-        if step.stage == "smoke":
-            _note_phase(self._phases, step.note)
-            if self._phases and time.monotonic() - self._logged >= _LOGGED_S:
-                self._logged = time.monotonic()
-                self._write(f"  {_by_phase(self._phases)}")
-        elif step.note:
+        now = self._clock()
+        for over in self._watch.take(step, now):
+            if over.skipped:
+                self._write(f"{over.title}: skipped, {clean(over.skipped)}")
+        self._begin(now)
+        if step.note:
             self._write(f"  {clean(step.note)}")
+        stage = self._watch.now
+        if stage is not None and now - self._logged >= LOGGED_S:
+            self._logged = now
+            for line in _still(stage, now):
+                self._write(f"  {line}")
+
+    def _begin(self, now: float) -> None:
+        stage = self._watch.now
+        if stage is not None and stage.name not in self._told:
+            self._told.add(stage.name)
+            self._logged = now
+            most = f" (at most {stage.ends_s - now:.0f} s)" if stage.ends_s is not None else ""
+            self._write(f"{stage.title}{most}")
 
     def close(self) -> None:
         """Nothing is left to tidy."""
@@ -64,66 +105,60 @@ class _Log:
         try:
             self._stream.write(f"preflight: {line}\n")
             self._stream.flush()
-        except OSError:
+        except (OSError, ValueError):
             # Whoever watched is gone; the run goes on for whoever reads the report.
             pass
 
 
-class _Line:
-    """For a terminal: the stage, how far, and who is waited for, redrawn in place."""
+def _still(stage: Stage, now_s: float) -> list[str]:
+    """What a log says of a stage that goes on."""
+    if stage.members:
+        return stage.by_phase()
+    said = ", ".join(filter(None, (stage.how_far(), stage.time(now_s))))
+    awaited = stage.awaited()
+    return [f"{said}; waiting for {awaited}" if awaited else said]
 
-    def __init__(self, stream: TextIO) -> None:
-        from rich.console import Console
-        from rich.status import Status
 
-        self._console = Console(file=stream, highlight=False, markup=False, emoji=False)
-        self._status = Status("", console=self._console, spinner="dots", refresh_per_second=8)
-        self._status.start()
-        self._began: dict[str, float] = {}
-        self._phases: dict[str, str] = {}
-        self._drawn = 0.0
+class _Patient:
+    """Tells the watcher behind it nothing until somebody would begin to wonder."""
+
+    def __init__(self, watcher: _Watcher, after_s: float, clock: Clock, *, threads: bool) -> None:
+        self._watcher = watcher
+        self._clock = clock
+        self._from = clock() + after_s
+        self._held: list[Step] = []
+        self._lock = threading.Lock()
+        self._open = False
+        self._timer = threading.Timer(after_s, self._wake) if threads else None
+        if self._timer is not None:
+            self._timer.daemon = True
+            self._timer.start()
 
     def __call__(self, step: Step) -> None:
-        from rich.text import Text
+        with self._lock:
+            if self._open or self._clock() >= self._from:
+                self._let_go()
+                self._watcher(step)
+            else:
+                # What is told later is how it stands then, and what was worth a line of its own.
+                self._held = [held for held in self._held if held.stage != step.stage or held.note or held.planned]
+                self._held.append(step)
 
-        now = time.monotonic()
-        self._began.setdefault(step.stage, now)
-        if step.stage == "smoke":
-            _note_phase(self._phases, step.note)
-        elif step.note:
-            self._console.print(Text(f"  {clean(step.note)}", style="yellow"))
-        if now - self._drawn >= _REDRAW_S or step.done == step.total:
-            self._drawn = now
-            self._status.update(Text(self._sentence(step, now - self._began[step.stage])))
+    def _wake(self) -> None:
+        with self._lock:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self._open = True
+        held, self._held = self._held, []
+        for step in held:
+            self._watcher(step)
 
     def close(self) -> None:
-        """Take the moving line away."""
-        self._status.stop()
-
-    def _sentence(self, step: Step, elapsed_s: float) -> str:
-        said = f"{_TITLES.get(step.stage, step.stage)}"
-        if step.total and step.stage != "smoke":
-            said += f" {step.done}/{step.total}"
-        said += f" · {elapsed_s:.0f} s"
-        if step.deadline_s is not None and step.deadline_s > 0:
-            said += f" of at most {elapsed_s + step.deadline_s:.0f}"
-        if step.stage == "smoke" and self._phases:
-            said += f" · {_by_phase(self._phases)}"
-        elif step.waiting_for:
-            said += f" · waiting for {fold_nodes(step.waiting_for[:16])}"
-        return said
-
-
-def _note_phase(phases: dict[str, str], note: str) -> None:
-    """Remember the phase that `node: phase` tells of; any other note is none."""
-    node, colon, phase = note.partition(": ")
-    if colon:
-        phases[node] = phase
-
-
-def _by_phase(phases: dict[str, str]) -> str:
-    """`node[1-3] exact, node4 group`: who is where."""
-    nodes_in: dict[str, list[str]] = {}
-    for node, phase in phases.items():
-        nodes_in.setdefault(phase, []).append(node)
-    return ", ".join(f"{fold_nodes(tuple(nodes))} {clean(phase)}" for phase, nodes in nodes_in.items())
+        """End it, whether anything was shown or not."""
+        if self._timer is not None:
+            self._timer.cancel()
+        with self._lock:
+            self._held = []
+            self._open = True
+            self._watcher.close()

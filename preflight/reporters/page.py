@@ -58,7 +58,7 @@ class Page:
                 self._sheet.line(Text.assemble((clean(path), "bold underline"), f"  {counted(findings)}"))
                 self._sheet.line()
             for finding in findings:
-                self._finding(finding)
+                self.finding(finding)
 
     def _statistics(self) -> None:
         """How often each rule found something, the most frequent of the worst first."""
@@ -134,7 +134,8 @@ class Page:
         for note in origin.notes:
             self._sheet.wrapped(clean(note), indent=2)
 
-    def _finding(self, finding: Finding) -> None:
+    def finding(self, finding: Finding) -> None:
+        """One finding with its places, what was seen, and what to do."""
         head = Text()
         head.append(finding.severity.value, style=SEVERITIES[finding.severity])
         head.append(f"[{finding.id}] {finding.name}", style="bold")

@@ -17,14 +17,14 @@ class TextReporter:
     def render(self, report: Report, style: Style) -> bytes:
         """The report as text, with ANSI colours when `style` asks for them."""
         # Here, so that a report for a program does without a terminal library.
-        from preflight.reporters.brief import FEW, brief, fits
+        from preflight.reporters.brief import brief, fits
         from preflight.reporters.concise import concise
         from preflight.reporters.page import page
 
         if style.concise:
             return encoded(concise(report, style), style.encoding)
         whole = page(report, style)
-        if style.height is None or len(report.findings) <= FEW or fits(whole, style):
+        if fits(whole, style):
             return encoded(whole, style.encoding)
         return encoded(brief(report, style), style.encoding)
 

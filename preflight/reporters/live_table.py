@@ -1,0 +1,151 @@
+"""The view of a run on a terminal: its stages with how far each is, redrawn in place and gone when the run is over.
+
+What stays is what was worth a line of its own: notes, and each stage when it is over. No line is wider than a small
+terminal, so that a terminal that is made narrower meanwhile breaks none of them in two, and all can be taken back.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TextIO
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from preflight.progress import Step
+from preflight.reporters.clean import clean
+from preflight.reporters.watch import Stage, Watch
+from preflight.terminal import encoding_of
+
+#: Calm enough for the eye, and for a connection that is slow.
+_DRAWN_A_SECOND = 4
+#: No line of the view is wider.
+_WIDEST = 78
+#: From this width on titles are lined up.
+_LINED_UP = 60
+_TITLE_WIDTH = 26
+#: Of the ranks' phases so many lines are shown.
+_MOST_PHASES = 6
+_SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+_PLAIN_SPINNER = "|/-\\"
+
+
+class _Console(Console):
+    """One that lets a run go on when its terminal is gone, where the library's own would end the process."""
+
+    def on_broken_pipe(self) -> None:
+        """Say nothing more."""
+        self.quiet = True
+
+
+class LiveTable:
+    """Shows the stages of one run. Steps may come from any thread."""
+
+    def __init__(self, stream: TextIO, *, color: bool, clock: Callable[[], float], threads: bool = True) -> None:
+        self._console = _Console(
+            file=stream,
+            force_terminal=True,
+            no_color=not color,
+            color_system="standard" if color else None,
+            highlight=False,
+            markup=False,
+            emoji=False,
+            legacy_windows=False,
+        )
+        self._plain = encoding_of(stream) != "utf-8"
+        self._clock = clock
+        self._threads = threads
+        self._lock = threading.RLock()
+        self._watch = Watch()
+        self._live: Live | None = None
+        self._drawn = 0.0
+
+    def __call__(self, step: Step) -> None:
+        try:
+            with self._lock:
+                over = self._watch.take(step, self._clock())
+                kept = [self._finished(stage) for stage in over]
+                if step.note:
+                    kept.append(Text(f"  {clean(step.note)}", style="yellow"))
+            live = self._started()
+            for line in kept:
+                live.console.print(line, soft_wrap=True)
+            if kept:
+                # What was just said to be over shall not go on below.
+                live.refresh()
+            elif not self._threads and self._clock() - self._drawn >= 1 / _DRAWN_A_SECOND:
+                self._drawn = self._clock()
+                live.refresh()
+        except (OSError, ValueError):
+            # The terminal is gone; the run goes on for whoever reads the report.
+            pass
+
+    def close(self) -> None:
+        """Take away what moves, and give the cursor back."""
+        try:
+            if self._live is not None:
+                self._live.stop()
+        except (OSError, ValueError, IndexError):
+            # The terminal is gone, perhaps so early that there is nothing to stop.
+            pass
+
+    def _started(self) -> Live:
+        if self._live is None:
+            self._live = Live(
+                get_renderable=self.view,
+                console=self._console,
+                refresh_per_second=_DRAWN_A_SECOND,
+                auto_refresh=self._threads,
+                transient=True,
+                redirect_stdout=False,
+                redirect_stderr=False,
+                vertical_overflow="crop",
+            )
+            self._live.start(refresh=True)
+        return self._live
+
+    def view(self) -> Text:
+        """What moves: the stage that goes on, with whom it waits for, and those to come."""
+        with self._lock:
+            now, width = self._clock(), max(20, min(self._console.width - 1, _WIDEST))
+            lines: list[Text] = []
+            going_on = self._watch.now
+            for stage in self._watch.stages.values():
+                if stage.over:
+                    continue
+                if stage is going_on:
+                    lines.extend(self._going_on(stage, now))
+                elif going_on is None and not lines:
+                    # Between two stages it is worked out what the next one has to ask.
+                    lines.append(Text.assemble((f"{self._sign(now)} ", "bold cyan"), f"{stage.title}  getting ready"))
+                else:
+                    lines.append(Text(f"{'.' if self._plain else '·'} {stage.title}", style="dim"))
+        for line in lines:
+            line.truncate(width, overflow="crop" if self._plain else "ellipsis")
+        return Text("\n").join(lines)
+
+    def _going_on(self, stage: Stage, now: float) -> list[Text]:
+        lines = [Text.assemble((f"{self._sign(now)} ", "bold cyan"), self._row(stage, now))]
+        phases = stage.by_phase()
+        lines.extend(Text(f"    {line}", style="cyan") for line in phases[:_MOST_PHASES])
+        if len(phases) > _MOST_PHASES:
+            lines.append(Text(f"    and {len(phases) - _MOST_PHASES} more groups of ranks", style="cyan"))
+        awaited = stage.awaited()
+        if awaited and not phases:
+            lines.append(Text(f"    waiting for {awaited}", style="cyan"))
+        return lines
+
+    def _sign(self, now: float) -> str:
+        signs = _PLAIN_SPINNER if self._plain else _SPINNER
+        return signs[int(now * _DRAWN_A_SECOND) % len(signs)]
+
+    def _finished(self, stage: Stage) -> Text:
+        if stage.skipped:
+            return Text.assemble(("- ", "yellow"), f"{stage.title}: skipped, {clean(stage.skipped)}")
+        return Text.assemble(("+ " if self._plain else "✓ ", "green"), self._row(stage, self._clock()))
+
+    def _row(self, stage: Stage, now: float) -> str:
+        title = f"{stage.title:<{_TITLE_WIDTH}}" if self._console.width >= _LINED_UP else stage.title
+        return "  ".join(filter(None, (title, stage.how_far(), stage.time(now))))

@@ -1,0 +1,90 @@
+"""How a run stands, from its steps: stages with their times, who is waited for, where the ranks are."""
+
+from __future__ import annotations
+
+from preflight.progress import Step
+from preflight.reporters.watch import Stage, Watch
+
+
+def after(*steps: tuple[float, Step]) -> tuple[Watch, list[Stage]]:
+    """The watch after these steps, and what was over by them."""
+    watch, over = Watch(), []
+    for at_s, step in steps:
+        over.extend(watch.take(step, at_s))
+    return watch, over
+
+
+def test_stages_that_were_planned_are_to_come() -> None:
+    watch, over = after((0, Step("open", planned=("open", "node", "smoke"))))
+    assert list(watch.stages) == ["open", "node", "smoke"]
+    assert watch.now is watch.stages["open"]
+    assert not over
+
+
+def test_a_stage_says_how_many_nodes_answered_and_who_is_waited_for() -> None:
+    watch, _ = after((10.0, Step("node", 30, 80, ("node2", "node3"), 8.0, nodes=4)))
+    stage = watch.stages["node"]
+    assert (stage.how_far(), stage.awaited(), stage.time(12.0)) == ("2 of 4 nodes", "node[2-3]", "2 s of at most 8")
+
+
+def test_many_who_are_waited_for_are_counted() -> None:
+    watch, _ = after((0.0, Step("open", 0, 40, tuple(f"n{n:02}" for n in range(40)), nodes=40)))
+    assert watch.stages["open"].awaited() == "n[00-15] and 24 more"
+
+
+def test_a_stage_that_ends_keeps_its_time() -> None:
+    watch, over = after((1.0, Step("node", 0, 4)), (3.5, Step("node", ended=True)), (4.0, Step("node", 1, 4)))
+    assert over == [watch.stages["node"]]
+    assert watch.stages["node"].time(99.0) == "2.5 s"
+    assert watch.now is None
+
+
+def test_the_next_stage_ends_the_one_before() -> None:
+    _, over = after((0.0, Step("files", 1, 9)), (2.0, Step("judge", 0, 60)))
+    assert [(stage.name, stage.time(9)) for stage in over] == [("files", "2.0 s")]
+
+
+def test_what_nobody_could_have_seen_is_no_stage_that_ended() -> None:
+    _, over = after((0.0, Step("gather")), (0.05, Step("open", 0, 2)))
+    assert over == []
+
+
+def test_a_stage_that_is_skipped_says_why() -> None:
+    watch, over = after((0.0, Step("smoke", planned=("smoke",))), (0.1, Step("smoke", ended=True, skipped="WLD001")))
+    assert [stage.skipped for stage in over] == ["WLD001"]
+    assert watch.now is None
+
+
+def test_ranks_stand_by_what_they_do_those_behind_first() -> None:
+    steps = [Step("smoke", party=f"rank {n}", node=f"node{n // 2 + 1}") for n in range(6)]
+    steps += [Step("smoke", party=f"rank {n}", node=f"node{n // 2 + 1}", phase="exact") for n in (0, 1, 3, 4)]
+    steps += [Step("smoke", party="rank 2", node="node2", phase="started")]
+    watch, _ = after(*((0.0, step) for step in steps))
+    stage = watch.stages["smoke"]
+    assert stage.how_far() == "6 ranks"
+    assert stage.by_phase() == [
+        "rank 5 on node3: starting",
+        "rank 2 on node2: importing torch",
+        "ranks 0-1,3-4 on node[1-3]: timing collectives at a small and a large message",
+    ]
+
+
+def test_servers_and_workers_are_told_apart() -> None:
+    steps = [
+        Step("smoke", party="server 0", node="a", phase="imported"),
+        Step("smoke", party="worker 0", node="b", phase="imported"),
+        Step("smoke", party="worker 1", node="b", phase="imported"),
+    ]
+    watch, _ = after(*((0.0, step) for step in steps))
+    assert watch.stages["smoke"].how_far() == "1 server and 2 workers"
+    assert watch.stages["smoke"].by_phase() == ["server 0, workers 0-1 on a,b: connecting workers and servers"]
+
+
+def test_a_group_that_is_done_is_not_waited_for() -> None:
+    watch, _ = after(
+        (0.0, Step("smoke", party="rank 0", node="a", phase="done")),
+        (0.0, Step("smoke", party="rank 1", node="b", phase="done")),
+        (1.0, Step("smoke", party="rank 1")),
+    )
+    assert watch.stages["smoke"].by_phase() == ["rank 0 on a: nothing more"]
+    assert watch.stages["smoke"].how_far() == "2 ranks"
