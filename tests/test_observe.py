@@ -51,13 +51,14 @@ def asking(nodes: Sequence[str], count: int, **keywords: Any) -> list[Request]:
     return [Request("a:b", node, {"number": n}, **keywords) for node, n in itertools.product(nodes, range(count))]
 
 
-def test_every_request_has_one_fact_and_one_step() -> None:
+def test_every_request_has_one_fact_and_one_step_behind_the_first() -> None:
     sessions = {f"node{n}": FakeSession() for n in range(5)}
     observer, steps = observed(sessions, asking(list(sessions), 20))
     assert sorted((fact.request.node, fact.value) for fact in observer.facts) == sorted(
         itertools.product(sessions, range(20))
     )
-    assert [step.done for step in steps] == list(range(1, 101))
+    assert [step.done for step in steps] == list(range(101))
+    assert {step.nodes for step in steps} == {5}
     assert steps[-1].waiting_for == () and set(steps[0].waiting_for) == set(sessions)
 
 
