@@ -40,7 +40,7 @@ HEAVY = {
 ALLOWED = {
     "rich": {
         *(f"preflight.{name}.telling" for name in ("diagnosis", "difference")),
-        *(f"preflight.reporters.{name}" for name in ("brief", "concise", "coverage", "page", "sheet")),
+        *(f"preflight.reporters.{name}" for name in ("brief", "concise", "coverage", "live_table", "page", "sheet")),
     },
     "yaml": {"preflight.sources.lenient_yaml"},
 }
