@@ -55,6 +55,8 @@
     }
     if (!words.length) { for (const details of opened) details.open = false; opened.clear(); }
     document.getElementById("no-findings").hidden = of === 0 || findings > 0;
+    // What is shown is the answer to this.
+    tools.dataset.answered = search.value;
     const filtered = words.length || severities.size < all("input[name=severity]", tools).length;
     found.textContent = filtered ? `${findings} of ${of} findings` + (words.length ? `, ${shown - findings} other matches` : "") : "";
   };

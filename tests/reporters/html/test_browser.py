@@ -1,0 +1,281 @@
+"""The page in a real browser: search, filter, links, keyboard, copying, phones, paper, and the rules of axe-core."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from preflight.judgement import passed
+from preflight.report import Report
+from tests.building import a_recording, a_rule, job, judged
+from tests.reporters.html.stories import page as page_of
+from tests.reporters.html.stories import story
+
+browser_tests = pytest.importorskip("tests.reporters.html.browser", reason="playwright is not installed")
+pytestmark = pytest.mark.xdist_group("browser")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    lacking = browser_tests.missing()
+    if lacking and os.environ.get("CI") != "true":
+        pytest.skip(lacking)
+    with browser_tests.chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Pages by what they show."""
+    from tests.reporters.html.test_written import poisoned
+
+    folder = tmp_path_factory.mktemp("pages")
+    four = story(4)
+    reports: dict[str, Report] = {
+        "four": four,
+        "many": story(512),
+        "go": judged(a_recording(job()), [a_rule(lambda _: [passed("run.sh")])]),
+        "hostile": poisoned(story(4)),
+        "hostile-many": poisoned(story(60)),
+        "suppressed": replace(
+            four, suppressed=tuple(replace(f, suppression="known", suppressed_by="waiver") for f in four.findings)
+        ),
+    }
+    for name, report in reports.items():
+        (folder / f"{name}.html").write_bytes(page_of(report))
+    return {name: folder / f"{name}.html" for name in reports}
+
+
+@pytest.fixture
+def four(browser: Any, files: dict[str, Path]) -> Iterator[Any]:
+    with browser_tests.opened(browser, files["four"]) as found:
+        yield found
+
+
+def shown(page: Any, selector: str = "#findings article") -> list[str]:
+    """The headings of what is to be seen."""
+    return [heading.inner_text().split("\n")[0] for heading in page.locator(f"{selector}:visible").all()]
+
+
+def ids(page: Any) -> list[str]:
+    """The ids of the findings that are to be seen."""
+    return [element.inner_text() for element in page.locator("#findings article:visible .id").all()]
+
+
+def search(page: Any, text: str) -> None:
+    """Types into the search field, and waits for what comes of it."""
+    page.locator("#search").fill(text)
+    page.wait_for_function("text => document.getElementById('tools').dataset.answered === text", arg=text)
+
+
+# --- nothing goes wrong, nothing goes out ---
+
+
+@pytest.mark.parametrize("name", ["four", "many", "go", "hostile", "hostile-many", "suppressed"])
+def test_the_page_opens_without_a_word_of_complaint_and_asks_for_nothing(
+    browser: Any, files: dict[str, Path], name: str
+) -> None:
+    with browser_tests.opened(browser, files[name]) as found:
+        assert found.said == []
+        assert [url for url in found.requests if not url.startswith(("file:", "data:image/png"))] == []
+        assert found.page.evaluate("window.owned") is None
+        assert found.page.locator("#tools").is_visible()
+
+
+def test_the_policy_stops_what_might_slip_through(browser: Any, files: dict[str, Path], tmp_path: Path) -> None:
+    worse = (
+        files["four"]
+        .read_bytes()
+        .replace(
+            b'<main id="main"',
+            b'<script>window.owned=1</script><img src="http://192.0.2.1/x" onerror="window.owned=1"><main id="main"',
+        )
+    )
+    (tmp_path / "worse.html").write_bytes(worse)
+    with browser_tests.opened(browser, tmp_path / "worse.html") as found:
+        assert found.page.evaluate("window.owned") is None
+        assert any("Content Security Policy" in line for line in found.said)
+
+
+# --- search and filter ---
+
+
+def test_a_search_leaves_what_holds_every_word(four: Any) -> None:
+    page = four.page
+    assert len(ids(page)) == 4
+    search(page, "NCCL node2")
+    assert ids(page) == ["VER003"]
+    assert page.locator("#found").inner_text().startswith("1 of 4 findings")
+    search(page, "no such word")
+    assert ids(page) == []
+    assert page.locator("#no-findings").is_visible()
+    page.locator("#search").press("Escape")
+    assert len(ids(page)) == 4
+
+
+def test_a_node_is_found_in_what_names_it_in_short_form_and_rows_open_for_it(
+    browser: Any, files: dict[str, Path]
+) -> None:
+    with browser_tests.opened(browser, files["many"]) as found:
+        page = found.page
+        search(page, "worker333")
+        assert ids(page) == ["CLK002"], "the finding about all of them, and none about others"
+        rows = page.locator("#nodes details tbody tr:visible")
+        assert [row.locator("th").inner_text() for row in rows.all()] == ["worker333"]
+        page.locator("#search").press("Escape")
+        page.wait_for_function("() => !document.querySelector('#nodes details').open")
+
+
+def test_severities_can_be_left_out(four: Any) -> None:
+    page = four.page
+    page.get_by_role("checkbox", name="info").uncheck()
+    page.get_by_role("checkbox", name="warning").uncheck()
+    assert ids(page) == ["LNK001", "WLD001"]
+    assert page.locator("#found").inner_text() == "2 of 4 findings"
+
+
+# --- links and keyboard ---
+
+
+def test_a_step_leads_to_its_finding_also_where_the_filter_hides_it(four: Any) -> None:
+    page = four.page
+    search(page, "nothing holds this")
+    page.locator("#first .what a").first.click()
+    page.wait_for_function("() => document.querySelector(':target').checkVisibility()")
+    assert page.evaluate("document.querySelector(':target .id').textContent") == "LNK001"
+    assert page.evaluate("document.querySelector(':target').getBoundingClientRect().top < innerHeight")
+
+
+def test_a_node_leads_to_what_is_wrong_with_it(four: Any) -> None:
+    four.page.locator("#nodes a", has_text="VER003").first.click()
+    assert four.page.evaluate("document.querySelector(':target .id').textContent") == "VER003"
+
+
+def test_the_keyboard_alone_is_enough(four: Any) -> None:
+    page = four.page
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    assert page.evaluate("document.activeElement.getBoundingClientRect().left >= 0"), "it is seen when it has the focus"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.id") == "search"
+    page.keyboard.type("launch-size")
+    page.wait_for_function("() => document.querySelectorAll('#findings article:not([hidden])').length === 1")
+    page.keyboard.press("Escape")
+    page.wait_for_function("() => document.querySelectorAll('#findings article:not([hidden])').length === 4")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Space")
+    assert not page.locator("input[value=error]").is_checked()
+    page.locator("#coverage summary").first.focus()
+    before = page.evaluate("document.activeElement.parentElement.open")
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.parentElement.open") != before
+
+
+def test_whatever_has_the_focus_shows_it(four: Any) -> None:
+    page = four.page
+    seen = 0
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        style = page.evaluate(
+            "(() => { const e = document.activeElement; if (e === document.body) return null;"
+            " const s = getComputedStyle(e); return [e.tagName, s.outlineStyle, parseFloat(s.outlineWidth)] })()"
+        )
+        if style is None:
+            break
+        seen += 1
+        assert style[1] != "none" and style[2] >= 1, style
+    assert seen > 20
+
+
+# --- copying and sorting ---
+
+
+def test_commands_are_copied(browser: Any, files: dict[str, Path]) -> None:
+    with browser_tests.opened(browser, files["four"]) as found:
+        found.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        found.page.locator("#first .command button").nth(1).click()
+        assert found.page.evaluate("navigator.clipboard.readText()") == "preflight lint --fix train.sbatch"
+        assert found.page.locator("#first .command button").nth(1).inner_text() == "Copied"
+
+
+def test_a_head_sorts_its_table_by_number_and_back(four: Any) -> None:
+    page = four.page
+    head = page.locator("#nodes th", has_text="round trip")
+    head.get_by_role("button").click()
+    column = page.evaluate(
+        "[...document.querySelectorAll('#nodes tbody tr')].map(r => +r.lastElementChild.dataset.sort)"
+    )
+    assert column == sorted(column)
+    assert head.get_attribute("aria-sort") == "ascending"
+    head.get_by_role("button").click()
+    column = page.evaluate(
+        "[...document.querySelectorAll('#nodes tbody tr')].map(r => +r.lastElementChild.dataset.sort)"
+    )
+    assert column == sorted(column, reverse=True)
+
+
+# --- every way of looking at it ---
+
+
+def test_without_scripts_everything_is_there_to_be_read(browser: Any, files: dict[str, Path]) -> None:
+    with browser_tests.opened(browser, files["four"], scripts=False) as found:
+        page = found.page
+        assert not page.locator("#tools").is_visible(), "what does nothing is not shown"
+        assert page.locator("#findings article:visible").count() == 4
+        assert page.locator("button").count() == 0
+        page.locator("#coverage summary").last.click()
+        assert page.locator("#coverage details").last.get_attribute("open") is not None
+
+
+@pytest.mark.parametrize("name", ["four", "many", "hostile"])
+def test_on_a_phone_nothing_is_wider_than_the_screen(browser: Any, files: dict[str, Path], name: str) -> None:
+    with browser_tests.opened(browser, files[name], width=390, height=844) as found:
+        assert found.page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_on_paper_there_is_what_was_folded_and_nothing_to_click(browser: Any, files: dict[str, Path]) -> None:
+    with browser_tests.opened(browser, files["four"]) as found:
+        found.page.emulate_media(media="print")
+        for hidden in (".contents", "#tools", ".copy"):
+            assert not found.page.locator(hidden).first.is_visible()
+        assert len(found.page.pdf(format="A4")) > 10_000
+
+
+def test_pictures_of_many_nodes_are_drawn(browser: Any, files: dict[str, Path]) -> None:
+    with browser_tests.opened(browser, files["many"], scheme="dark") as found:
+        widths = found.page.evaluate(
+            "Promise.all([...document.images].map(i => i.decode().then(() => i.naturalWidth)))"
+        )
+        assert widths == [256, 256, 960]
+        dark = found.page.evaluate("[...document.images].map(i => i.currentSrc !== i.src)")
+        assert dark == [True, True, False], "a dark page shows the dark picture, where there are two"
+
+
+@pytest.mark.parametrize(
+    ("name", "scheme", "width"),
+    [
+        ("four", "light", 1280),
+        ("four", "dark", 390),
+        ("many", "dark", 1280),
+        ("many", "light", 390),
+        ("suppressed", "light", 1280),
+        ("go", "dark", 1280),
+    ],
+)
+def test_the_rules_of_axe_find_nothing(
+    browser: Any, files: dict[str, Path], name: str, scheme: str, width: int
+) -> None:
+    from axe_playwright_python.sync_playwright import Axe
+
+    with browser_tests.opened(browser, files[name], scheme=scheme, width=width) as found:
+        # What is folded is looked at, too; but not each of hundreds of rows that are alike.
+        found.page.evaluate("document.querySelectorAll('details:not(.all)').forEach(d => { d.open = true })")
+        result = Axe().run(found.page, options={"resultTypes": ["violations"]})
+        assert result.violations_count == 0, result.generate_report()
