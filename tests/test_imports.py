@@ -46,7 +46,15 @@ def tree(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], ["--version"], ["lint", "--help"], ["check", "--help"], ["diagnose", "--help"], ["diff", "--help"], ["init", "--help"]],
+    [
+        ["--help"],
+        ["--version"],
+        ["lint", "--help"],
+        ["check", "--help"],
+        ["diagnose", "--help"],
+        ["diff", "--help"],
+        ["init", "--help"],
+    ],
     ids=" ".join,
 )
 def test_help_and_version_import_next_to_nothing(arguments: list[str], tmp_path: Path) -> None:

@@ -82,6 +82,34 @@ def test_its_reporter_is_a_format(installed: Path, tree: Path) -> None:
     ]
 
 
+def test_its_exhibit_is_shown_beside_those_of_others(installed: Path, tmp_path: Path) -> None:
+    from preflight.saved import save
+    from tests.building import a_recording, job, reached
+
+    nodes = reached("r1n1", "r1n2", "r2n1", "login")
+    (tmp_path / "saved.json").write_bytes(save(a_recording(job(), verb="check", nodes=nodes, stages=("node",))))
+    report = json.loads(run("judge", "saved.json", "-o", "json", site=installed, cwd=tmp_path).stdout)
+    assert report["coverage"]["broken"] == []
+    (racks,) = [one for one in report["exhibits"] if one["id"] == "acme.racks"]
+    assert racks["note"] == "Which of 2 racks 3 of 4 nodes stand in."
+    assert [(row["subject"], row["cells"][0]["value"], row["cells"][0]["odd"]) for row in racks["rows"]] == [
+        *(("r1n1", "r1", False), ("r1n2", "r1", False), ("r2n1", "r2", True), ("login", None, False)),
+    ]
+    # One that is broken costs nothing but itself.
+    racks_of = installed / "acme_preflight" / "racks.py"
+    text = racks_of.read_text()
+    racks_of.write_text(text.replace("    if not found:", '    raise LookupError("no racks today")\n    if not found:'))
+    try:
+        done = run("judge", "saved.json", "-o", "json", site=installed, cwd=tmp_path)
+    finally:
+        racks_of.write_text(text)
+    again = json.loads(done.stdout)
+    (broken,) = again["coverage"]["broken"]
+    assert (broken["plugin"], broken["where"]) == ("acme-preflight 1.0", "acme_preflight.racks:racks")
+    assert "LookupError: no racks today" in broken["why"]
+    assert again["verdict"] == report["verdict"] and again["findings"] == report["findings"]
+
+
 def test_without_it_there_is_no_such_rule(tmp_path: Path, tree: Path) -> None:
     done = run("lint", "--select", "ACM101", site=tmp_path, cwd=tree)
     assert done.returncode == 2

@@ -25,8 +25,8 @@ _ANSWERED, _SILENT, _FAILED = "answered", "silent", "failed"
 
 
 def nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Table]:
-    """A row a node: state, kernel, cores, memory, GPUs, driver and network card, as far as anybody told them."""
-    columns = [(Column("state"), tuple(map(_state, fleet.records)))]
+    """A row a node: its agent, kernel, cores, memory, GPUs, driver and network card, as far as anybody told them."""
+    columns = [(Column("agent"), tuple(map(_agent, fleet.records)))]
     for quantity in _QUANTITIES:
         cells = cells_of(fleet, quantity.told(job, facts), alike=quantity.alike)
         if cells is not None:
@@ -38,7 +38,7 @@ def nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Table]:
     yield table("nodes", "Nodes", note, fleet, columns)
 
 
-def _state(record: NodeRecord) -> Cell:
+def _agent(record: NodeRecord) -> Cell:
     if not record.problem:
         return Cell(_ANSWERED)
     silent = record.problem_kind == "timeout"

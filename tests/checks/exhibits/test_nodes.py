@@ -56,7 +56,7 @@ def test_every_node_has_a_row_and_nothing_is_marked_where_all_are_alike() -> Non
     found = shown(told(*(node(i) for i in range(3))), fleet(3))
     assert [row.subject for row in found.rows] == ["node0", "node1", "node2"]
     assert [(c.name, c.unit) for c in found.columns] == [
-        ("state", ""),
+        ("agent", ""),
         ("kernel", ""),
         ("cores", ""),
         ("memory", "GiB"),
@@ -96,7 +96,7 @@ def test_who_is_not_there_is_marked_with_the_reason() -> None:
         )
     )
     found = shown(node(0), there)
-    assert column(found, "state") == [
+    assert column(found, "agent") == [
         Cell("answered"),
         Cell("silent", odd=True, why="node1: no agent within 15 s"),
         Cell("failed", odd=True, why="Permission denied"),
@@ -112,7 +112,7 @@ def test_a_probe_that_got_no_answer_leaves_a_cell_with_its_reason() -> None:
 
 def test_columns_of_which_nobody_told_anything_are_left_out_and_nothing_at_all_is_no_table() -> None:
     found = shown(facts(fact(machine, "node0", Machine("6.8.0", "x86_64"))), fleet(1))
-    assert [c.name for c in found.columns] == ["state", "kernel"]
+    assert [c.name for c in found.columns] == ["agent", "kernel"]
     assert list(nodes(JOB, fleet(4), facts())) == []
     assert list(nodes(JOB, Fleet(), facts())) == []
     assert len(list(nodes(JOB, fleet(2, node1="refused"), facts()))) == 1, "that a node failed is something to show"
