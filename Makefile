@@ -66,6 +66,7 @@ tables: $(VENV)/.installed ## generate the tables of launcher options anew (fetc
 
 docs: $(VENV)/.installed ## write generated pages, shown output and pictures anew
 	$(BIN)/python -m tools.modules
+	$(BIN)/python -m tools.fields
 	$(BIN)/preflight rules --output markdown --to docs/rules
 	$(BIN)/python -m tools.transcripts
 	$(BIN)/python -m tools.gallery

@@ -29,7 +29,12 @@ REPORTERS = "preflight.reporters"
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """Something a plugin names that cannot be loaded or used. `where` is the entry of the pack, `why` the error."""
+    """Something a plugin names that cannot be loaded or used. `where` is the entry of the pack, `why` the error.
+
+    Args:
+        group: the entry-point group.
+        plugin: the distribution and its version.
+    """
 
     group: str
     plugin: str

@@ -11,7 +11,11 @@ from preflight.outcome import PROFILES, Severity
 
 @dataclass(frozen=True, slots=True)
 class SeverityChoice:
-    """How bad findings of a rule, check or area are at this site. `name` is an id, a name or an area."""
+    """How bad findings of a rule, check or area are at this site. `name` is an id, a name or an area.
+
+    Args:
+        severity: `error`, `warning` or `info`.
+    """
 
     name: str
     severity: str
@@ -19,7 +23,12 @@ class SeverityChoice:
 
 @dataclass(frozen=True, slots=True)
 class FileIgnores:
-    """Rules that do not count in files that a pattern (as in `.gitignore`) matches."""
+    """Rules that do not count in files that a pattern (as in `.gitignore`) matches.
+
+    Args:
+        pattern: as in `.gitignore`.
+        names: ids, names or areas.
+    """
 
     pattern: str
     names: tuple[str, ...]
@@ -35,6 +44,8 @@ class Waiver:
         hosts: names or ranges (`node[1-4]`); without any, on every node.
         expires: the last day (ISO 8601) on which it holds; empty = for good.
         at: where the configuration file says so.
+        reason: why it is accepted.
+        owner: who answers for it.
     """
 
     rule: str
@@ -48,7 +59,12 @@ class Waiver:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """A finding of lint that was there when the baseline was written. `path` and `message` are for people."""
+    """A finding of lint that was there when the baseline was written. `path` and `message` are for people.
+
+    Args:
+        fingerprint: of the finding.
+        id: of its rule.
+    """
 
     fingerprint: str
     id: str
@@ -66,7 +82,11 @@ class Test:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Tests of one value: `about` is `quantity`, `env` or `launch`, `name` which of them."""
+    """Tests of one value: `about` is `quantity`, `env` or `launch`, `name` which of them.
+
+    Args:
+        tests: all of them have to hold.
+    """
 
     about: str
     name: str
@@ -75,7 +95,16 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class SiteRule:
-    """A rule that a site wrote down without code: where every one of `when` holds, `condition` has to."""
+    """A rule that a site wrote down without code: where every one of `when` holds, `condition` has to.
+
+    Args:
+        id, name: of the rule.
+        severity: of its findings.
+        message: of its findings.
+        remedy: what to do.
+        evidence: an address where it is explained.
+        file: the file it stands in.
+    """
 
     id: str
     name: str
@@ -103,6 +132,12 @@ class SiteCheck:
         values: tests of values in the JSON document on standard output; `name` is the way there, as `disks.0.free`.
         absent: what it means that there is no such command: `unknown`, `fault` or `pass`.
         required: without an answer the verdict is incomplete.
+        id, name: of the check.
+        severity: of its findings.
+        message: of its findings.
+        remedy: what to do.
+        evidence: an address where it is explained.
+        file: the file it stands in.
     """
 
     id: str
@@ -151,6 +186,13 @@ class Configuration:
         exclude: patterns of files that were not looked for in folders; kept for whoever reads the report.
         baseline: findings that were accepted before.
         file: the configuration file that had a part in this; empty = none. Its patterns are here relative to the root.
+        profile: `gate`, `default` or `pedantic`.
+        fail_on: the mildest severity that makes the verdict no-go.
+        allow_incomplete: whether an incomplete run ends with exit code 0.
+        file_ignores: rules that do not count in some files.
+        waivers: what is accepted for a reason, until a day.
+        baseline_file: where the baseline was read from.
+        site_rules, site_checks: what the site declared in files of its own.
 
     Raises ValueError for a profile or severity that does not exist.
     """

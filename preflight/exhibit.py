@@ -12,7 +12,11 @@ from typing import Literal, TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One value of a table. None: not known, and `why` says why; `odd`: it differs from what most have."""
+    """One value of a table. None: not known, and `why` says why; `odd`: it differs from what most have.
+
+    Args:
+        value: what was observed.
+    """
 
     value: str | float | int | None
     odd: bool = False
@@ -21,7 +25,12 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """What a column of a table holds, and in which unit."""
+    """What a column of a table holds, and in which unit.
+
+    Args:
+        name: its heading.
+        unit: of its numbers; empty where there is none.
+    """
 
     name: str
     unit: str = ""
@@ -29,7 +38,12 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What is known of one subject: a node, or a rank (`rank 3 on node2`); a cell for each column."""
+    """What is known of one subject: a node, or a rank (`rank 3 on node2`); a cell for each column.
+
+    Args:
+        subject: whom the row is about.
+        cells: one for each column.
+    """
 
     subject: str
     cells: tuple[Cell, ...]
@@ -37,7 +51,15 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Values of subjects. The `note` of every exhibit is one sentence: what was measured, and how much of all."""
+    """Values of subjects. The `note` of every exhibit is one sentence: what was measured, and how much of all.
+
+    Args:
+        id: stable, with dots: `versions`, `links.reach`.
+        title: a few words.
+        columns: in order.
+        rows: in order, each with a cell for every column.
+        kind: always `table`.
+    """
 
     id: str
     title: str
@@ -49,7 +71,13 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What came of one pair, by the numbers of its row and column; `why` where it is not simply well."""
+    """What came of one pair, by the numbers of its row and column; `why` where it is not simply well.
+
+    Args:
+        row, column: which pair, from 0.
+        value: what was measured; null where nothing was.
+        state: `ok`, `bad` or `unknown`.
+    """
 
     row: int
     column: int
@@ -60,7 +88,17 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """Pairs of rows and columns. It is sparse: a pair without a mark was not tried."""
+    """Pairs of rows and columns. It is sparse: a pair without a mark was not tried.
+
+    Args:
+        id: stable, with dots.
+        title: a few words.
+        note: what was measured, and how much of all.
+        unit: of the values.
+        rows, columns: whom they are about.
+        marks: what came of the pairs that were tried.
+        kind: always `matrix`.
+    """
 
     id: str
     title: str
@@ -74,7 +112,12 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A phase of a lane, in seconds since the first span of the timeline."""
+    """A phase of a lane, in seconds since the first span of the timeline.
+
+    Args:
+        began_s, ended_s: seconds since the first span of the timeline.
+        phase: what went on.
+    """
 
     began_s: float
     ended_s: float
@@ -83,7 +126,13 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """What one subject did, in time order, and on which node it was."""
+    """What one subject did, in time order, and on which node it was.
+
+    Args:
+        subject: whose lane it is.
+        node: where that is.
+        spans: in time order.
+    """
 
     subject: str
     node: str
@@ -92,7 +141,15 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Lanes of one clock."""
+    """Lanes of one clock.
+
+    Args:
+        id: stable, with dots.
+        title: a few words.
+        note: what was measured, and how much of all.
+        lanes: one for each subject.
+        kind: always `timeline`.
+    """
 
     id: str
     title: str
@@ -103,7 +160,12 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One number. `group` is the node it belongs to; `odd` and `why` as of a cell."""
+    """One number. `group` is the node it belongs to; `odd` and `why` as of a cell.
+
+    Args:
+        label: whose number it is.
+        value: null where it is not known.
+    """
 
     label: str
     group: str
@@ -114,7 +176,16 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """Numbers of one unit, side by side."""
+    """Numbers of one unit, side by side.
+
+    Args:
+        id: stable, with dots.
+        title: a few words.
+        note: what was measured, and how much of all.
+        unit: of the values.
+        bars: in order.
+        kind: always `bars`.
+    """
 
     id: str
     title: str
@@ -126,7 +197,14 @@ class Bars:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Something that has its place on a node (kind `server`, `worker`, `trainer` or `rank`) and how much it holds."""
+    """Something that has its place on a node (kind `server`, `worker`, `trainer` or `rank`) and how much it holds.
+
+    Args:
+        label: what it is called.
+        kind: `server`, `worker`, `trainer` or `rank`.
+        value: how much it holds; null where that is not known.
+        why: why it is not known.
+    """
 
     label: str
     kind: str
@@ -136,7 +214,12 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What lies on one node."""
+    """What lies on one node.
+
+    Args:
+        node: its name.
+        pieces: what lies there.
+    """
 
     node: str
     pieces: tuple[Piece, ...]
@@ -144,7 +227,15 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Who is where, and how much of `unit` each of them holds."""
+    """Who is where, and how much of `unit` each of them holds.
+
+    Args:
+        id: stable, with dots.
+        title: a few words.
+        note: what was measured, and how much of all.
+        places: one for each node.
+        kind: always `layout`.
+    """
 
     id: str
     title: str

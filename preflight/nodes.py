@@ -12,7 +12,13 @@ from preflight.wish import Wish
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node of the job, in rank order. `address` is where the executor reaches it, as the user gave it."""
+    """A node of the job, in rank order. `address` is where the executor reaches it, as the user gave it.
+
+    Args:
+        name: what it is called in the report.
+        index: its place in rank order, from 0.
+        slots: how many ranks a host file gives it; null where nothing says so.
+    """
 
     name: str
     index: int
@@ -22,7 +28,19 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class NodeRecord:
-    """How reaching a node went. `problem` is empty when its agent answered."""
+    """How reaching a node went. `problem` is empty when its agent answered.
+
+    Args:
+        node: which node.
+        problem_kind: the same in one word: `timeout`, `unreachable` and the like.
+        host: the name that the node has for itself.
+        python: version of the Python that the agent runs with.
+        user: as whom.
+        boot_id: the same for names of one machine that was not restarted between.
+        clock_offset_s: how far its clock is ahead of the head's.
+        round_trip_s: how long a word to the node and back takes.
+        notes: what else the executor said.
+    """
 
     node: Node
     problem: str = ""

@@ -53,7 +53,15 @@ class VerdictKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A place of a finding: path relative to the root, 1-based line and column, the line itself and a note."""
+    """A place of a finding: path relative to the root, 1-based line and column, the line itself and a note.
+
+    Args:
+        path: relative to the root, with forward slashes.
+        line, column: where it begins, from 1.
+        end_line, end_column: where it ends; the end is exclusive.
+        snippet: the first line as written, redacted.
+        note: what this place has to do with it.
+    """
 
     path: str
     line: int
@@ -74,6 +82,11 @@ class Evidence:
     """What was seen on a node (or nowhere in particular) and what should have been.
 
     `fact` names the probe; `command` is what a person can run to see it too; `at_s` counts from the run's start.
+
+    Args:
+        observed: what was seen.
+        expected: what should have been.
+        node: where; empty for no node in particular.
     """
 
     fact: str
@@ -90,6 +103,11 @@ class Edit:
 
     Lines and columns count from 1, in characters; the end is exclusive. `expected` is what stands there now: where
     something else does, nothing is edited.
+
+    Args:
+        path: relative to the root.
+        line, column: where the piece begins.
+        replacement: what is to stand there; empty takes the piece out.
     """
 
     path: str
@@ -105,6 +123,10 @@ class Fix:
 
     `safe`: the job does what it did, or what it certainly was meant to do where it would have failed. Anything else is
     applied only when the user asks for unsafe fixes.
+
+    Args:
+        description: what it does, in words.
+        edits: in the order of the file.
     """
 
     description: str
@@ -114,7 +136,23 @@ class Fix:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One fault. One fault on 512 nodes is one finding with the nodes listed."""
+    """One fault. One fault on 512 nodes is one finding with the nodes listed.
+
+    Args:
+        id, name: the rule or check.
+        severity: `error`: the job fails, hangs or trains wrong; `warning`: likely waste or fragility; `info`.
+        confidence: `high`, `medium` or `low`; an error is always of high confidence.
+        message: what was seen and what was expected.
+        subject: what was asked about.
+        locations: places in files, the first is the fault's own; none for a fault that only nodes show.
+        evidence: what was observed on nodes.
+        nodes: those that have this fault.
+        remedy: what to do.
+        suppression: why it does not count; empty where it does.
+        suppressed_by: `comment`, `waiver`, `baseline` or `per-file-ignores`.
+        fix: edits that mend it, where that is mechanical.
+        fingerprint: the same for the same fault when lines move; no two findings of a report share one.
+    """
 
     id: str
     name: str
@@ -167,6 +205,13 @@ class Outcome:
     `required`: an unknown outcome makes the verdict incomplete, because a selected input or a claim of the job
     depends on it. `locations` say where an unknown one stands; those of a fault are in its finding. `stage` is
     `lint` for a rule, and for a check the stage it belongs to.
+
+    Args:
+        id, name: the rule or check.
+        status: `pass`, `fail`, `unknown` or `not-applicable`.
+        subject: what was asked about: a launch, a node, a pair of nodes, a file.
+        reason: why it is unknown or not applicable.
+        finding: the fault, where there is one.
     """
 
     id: str

@@ -34,7 +34,13 @@ SCHEMA_VERSION: Literal[3] = 3
 
 @dataclass(frozen=True, slots=True)
 class StageRecord:
-    """When a stage ran, or why it did not."""
+    """When a stage ran, or why it did not.
+
+    Args:
+        name: `gather`, `open`, `node`, `link` or `smoke`.
+        started_s, finished_s: seconds since the run began.
+        skipped: why it did not run, or not to its end; empty where it did.
+    """
 
     name: str
     started_s: float

@@ -46,7 +46,13 @@ class ExitCode(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """Who made the report."""
+    """Who made the report.
+
+    Args:
+        name: always `preflight`.
+        version: of preflight.
+        plugins: distributions that had a part in it, each with its version.
+    """
 
     name: str
     version: str
@@ -59,6 +65,12 @@ class Run:
 
     `context` says where facts about ranks were taken, `origin` where the list of nodes came from, `wish` what was asked
     of the smoke run beside what the job says.
+
+    Args:
+        verb: `lint`, `check` or `smoke`; of a recording that was judged again the one that made it.
+        created: when the recording was made, ISO 8601 with offset.
+        executor: how nodes were reached; empty where none were.
+        stages: in the order in which they ran.
     """
 
     verb: str
@@ -72,7 +84,14 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A file that was read."""
+    """A file that was read.
+
+    Args:
+        path: relative to the root.
+        kind: the name of the source that read it.
+        sha256: of its bytes.
+        size_bytes: how long it is.
+    """
 
     path: str
     kind: str
@@ -88,6 +107,9 @@ class Coverage:
     nothing, `idle_baseline` entries of the baseline whose finding is gone from a file that was read; `remarks` say
     the same of waivers and the baseline, and what ended; `broken` are parts of plugins that could not be loaded,
     or that made no exhibit.
+
+    Args:
+        passed, failed, unknown, not_applicable: how many outcomes have this status.
     """
 
     passed: int = 0
@@ -107,6 +129,23 @@ class Report:
 
     Whoever reads reports with pydantic takes `adapter`: what exhibits are made of is not imported with this class,
     because lint has none.
+
+    Args:
+        tool: who made it.
+        run: how and when the recording was made.
+        inputs: every file that was read, by path.
+        jobs: what the files say: one job for all files that reach each other.
+        nodes: how reaching each node went, in rank order.
+        outcomes: what every rule and check said of every subject.
+        findings: faults that count, worst first.
+        suppressed: faults that do not count, and why.
+        coverage: what was looked at and what was not.
+        verdict: `go`, `no-go` where a finding reaches `fail_on`, else `incomplete` where something that had to be
+            looked at was not.
+        exit_code: of the command.
+        schema_version: of this document; fields are added within a version, and never taken away.
+        configuration: what the user chose that the verdict depends on.
+        exhibits: what was measured, for the eye.
     """
 
     tool: Tool

@@ -26,6 +26,10 @@ class Remark:
     """Something about the configuration that its owner should know.
 
     `kind` is `waiver-expired`, `waiver-unused`, `baseline-unused` or `mandatory`.
+
+    Args:
+        message: the same in words.
+        location: where it stands, if in a file.
     """
 
     kind: str

@@ -27,6 +27,11 @@ class Drill:
     """A fault that the smoke run plays itself: what, who, and from which step on (of a rank: before which collective).
 
     `step` None leaves it to whoever plans the run.
+
+    Args:
+        kind: `delay`, `loss`, `double`, `flip`, `kill` or `stop`.
+        role: who plays it: `rank`, `worker` or `server`; empty where the plan chooses.
+        index: which of them.
     """
 
     kind: str

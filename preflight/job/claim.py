@@ -38,7 +38,14 @@ class Relation(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Which part of the job a claim speaks of; empty fields mean all of it."""
+    """Which part of the job a claim speaks of; empty fields mean all of it.
+
+    Args:
+        launch: the id of a launch.
+        role: `server`, `worker` and the like.
+        node: a node's name.
+        rank: a global rank; null: all of them.
+    """
 
     launch: str = ""
     role: str = ""
@@ -76,6 +83,9 @@ class Claim:
         condition: under which branch it holds, in the file's own words; empty = always.
         because: for a derived claim (`world_size = nodes x processes`), the claims it came from.
         origin: where its value was assigned, when the spelling names a variable set in the files; else None.
+        scope: which part of the job it speaks of.
+        strength: 10 default, 20 configuration, 30 environment, 40 flag, 50 scheduler: the higher one wins.
+        relation: `sets`, `requires-equal`, `at-most` or `at-least`: what it does to the quantity.
     """
 
     quantity: str

@@ -33,7 +33,14 @@ UNSEEN = frozenset({NoteKind.UNREADABLE, NoteKind.TOO_LARGE, NoteKind.MISSING, N
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something about an input that limits what can be judged. `required`: the user selected this input."""
+    """Something about an input that limits what can be judged. `required`: the user selected this input.
+
+    Args:
+        kind: `unreadable`, `malformed`, `line-ending`, `too-large`, `template`, `missing`, `outside-root`,
+            `unsupported` or `crashed`.
+        message: the same in words.
+        span: where.
+    """
 
     kind: NoteKind
     message: str
@@ -43,7 +50,12 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class InputFile:
-    """A file that was read. `path` is relative to the root; `kind` is the name of the source that read it."""
+    """A file that was read. `path` is relative to the root; `kind` is the name of the source that read it.
+
+    Args:
+        sha256: of its bytes.
+        size_bytes: how long it is.
+    """
 
     path: str
     kind: str
@@ -57,6 +69,9 @@ class Reference:
 
     `target` is the path as it resolves from the root, forward slashes, not necessarily existing; `scope` is the
     launch the reference belongs to, so that what the target claims is read in that scope.
+
+    Args:
+        span: where it is named.
     """
 
     target: str
@@ -76,6 +91,7 @@ class Launch:
         program: the training script relative to the root, empty when it cannot be told.
         arguments: words behind the program; None for one that is unresolved.
         condition: branch under which it runs; empty = always.
+        span: where it stands.
     """
 
     id: str
@@ -100,7 +116,14 @@ def _scope_of(launch_id: str) -> Scope:
 
 @dataclass(frozen=True, slots=True)
 class Suppression:
-    """`# preflight: ignore[ID or name] reason` in a file; applies to findings on `line`."""
+    """`# preflight: ignore[ID or name] reason` in a file; applies to findings on `line`.
+
+    Args:
+        path: the file it stands in.
+        names: ids or names of rules.
+        reason: what the user wrote behind them.
+        span: where the comment stands.
+    """
 
     path: str
     line: int
@@ -115,6 +138,15 @@ class Job:
 
     `probable` marks a job put together by guesswork from sibling files (node0.sh, node1.sh): findings that rest on
     the guess are warnings at most.
+
+    Args:
+        name: the path of its first file, or what the user named.
+        files: every file that was read for it.
+        launches: command lines that start its ranks.
+        claims: what the files say, in their order.
+        notes: what limits what can be judged.
+        references: which file names which.
+        suppressions: comments that take findings out of the verdict.
     """
 
     name: str

@@ -15,6 +15,10 @@ class Span:
 
     `path` is relative to the job's root with forward slashes. `snippet` is the whole first line as written
     (redacted, cut at `LONGEST_SNIPPET`), so that a finding can be shown with no file at hand.
+
+    Args:
+        line, column: where it begins.
+        end_line, end_column: where it ends.
     """
 
     path: str

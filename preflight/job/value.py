@@ -23,14 +23,22 @@ MOST_COMBINATIONS = 4096
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The quantity has exactly this value."""
+    """The quantity has exactly this value.
+
+    Args:
+        value: in the unit of the quantity.
+    """
 
     value: Plain
 
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """The quantity has one of these values, depending on a branch nobody can decide before run time."""
+    """The quantity has one of these values, depending on a branch nobody can decide before run time.
+
+    Args:
+        values: every one that is possible.
+    """
 
     values: tuple[Plain, ...]
 

@@ -1,0 +1,35 @@
+"""The page about the report: every field is on it, with its type and what it is, as the code says now."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from preflight import report
+from tools import fields
+
+
+def test_the_committed_page_is_the_generated_one() -> None:
+    assert fields.PAGE.read_text() == fields.page(), "a docstring changed: run `make docs`"
+
+
+@pytest.mark.parametrize("one", fields.documented(), ids=lambda one: one.title.replace(" ", "-"))
+def test_every_field_says_what_it_is(one: fields.Documented) -> None:
+    assert one.about
+    for name, kind, said in one.fields:
+        assert kind and said, f"{one.kind.__module__}.{one.kind.__name__} does not say what {name} is"
+
+
+def test_everything_in_the_schema_is_on_the_page() -> None:
+    schema = report.schema()
+    known = {frozenset(name for name, _, _ in one.fields) for one in fields.documented()}
+    for title, definition in {"report": schema, **schema["$defs"]}.items():
+        if "properties" in definition:
+            assert frozenset(definition["properties"]) in known, title
+
+
+def test_every_link_leads_to_a_heading() -> None:
+    page = fields.page()
+    headings = {heading.lower().replace(" ", "-") for heading in re.findall(r"^## (.*)$", page, re.MULTILINE)}
+    assert {link for link in re.findall(r"\]\(#([a-z-]+)\)", page)} <= headings
