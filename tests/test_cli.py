@@ -172,9 +172,10 @@ def test_130_interrupted(tree: Path, monkeypatch: pytest.MonkeyPatch, capfd: pyt
 
 @pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_check_that_is_ended_from_outside_writes_what_it_has(tree: Path, number: int, exit_code: int) -> None:
-    saved = tree / "saved.json"
+    saved, events = tree / "saved.json", tree / "events.jsonl"
+    asked = ("--on", "local", "--until", "node", "-o", "json", "--save", str(saved), "--events", str(events))
     process = subprocess.Popen(
-        [COMMAND, "check", "good", "--on", "local", "--until", "node", "-o", "json", "--save", str(saved)],
+        [COMMAND, "check", "good", *asked],
         cwd=tree,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -182,7 +183,7 @@ def test_a_check_that_is_ended_from_outside_writes_what_it_has(tree: Path, numbe
     try:
         assert process.stderr is not None
         # The first word about the nodes: from here on it has begun, and it is not done for a while.
-        assert process.stderr.readline() == b"preflight: reaching the nodes\n"
+        assert any(b"reaching the nodes" in line for line in process.stderr)
         process.send_signal(number)
         out, err = process.communicate(timeout=20)
     finally:
@@ -192,6 +193,8 @@ def test_a_check_that_is_ended_from_outside_writes_what_it_has(tree: Path, numbe
     report = assert_follows_schema(out)
     assert (process.returncode, report["exit_code"], report["verdict"]) == (exit_code, exit_code, "incomplete")
     assert called("judge", saved) == exit_code
+    first, *_, last = (assert_follows_schema(line, "events") for line in events.read_bytes().splitlines())
+    assert (first["type"], last["type"], last["exit_code"]) == ("run-began", "verdict", exit_code)
 
 
 # --- output ---
