@@ -16,9 +16,12 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher, get_close_matches
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from preflight.judgement import Check, MakeExhibits, Rule
+
+if TYPE_CHECKING:
+    from preflight.own_file import Own
 
 RULES = "preflight.rules"
 CHECKS = "preflight.checks"
@@ -60,17 +63,8 @@ class Exhibitor:
     make: MakeExhibits
 
 
-@dataclass(frozen=True, slots=True)
-class _OwnFile:
-    """A file of rules and checks that the user named; `label` changes with its content."""
-
-    path: Path
-    label: str
-    items: tuple[Rule | Check, ...]
-    areas: tuple[tuple[str, str], ...]
-
-
-_own_files: tuple[_OwnFile, ...] = ()
+#: Files of rules and checks that the user named.
+_own_files: tuple[Own, ...] = ()
 
 
 def take(paths: Iterable[Path]) -> None:
@@ -79,7 +73,7 @@ def take(paths: Iterable[Path]) -> None:
     Each file is run as a module of its own, with all that the user may do; none is ever taken because a tree names it.
 
     Raises:
-        UsageError: a file cannot be read or run, or holds no rule and no check.
+        UsageError: a file cannot be read or run, or holds no rule, no check and no exhibit.
     """
     global _own_files
     chosen = tuple(dict.fromkeys(path.absolute() for path in paths))
@@ -87,7 +81,7 @@ def take(paths: Iterable[Path]) -> None:
         from preflight.own_file import forget, read
 
         forget()
-        _own_files = tuple(_OwnFile(path, *read(path)) for path in chosen)
+        _own_files = tuple(read(path) for path in chosen)
         load.cache_clear()
 
 
@@ -176,25 +170,30 @@ def symptom_tables() -> dict[str, tuple[str, ...]]:
 
 
 def exhibitors() -> tuple[tuple[Exhibitor, ...], tuple[Broken, ...]]:
-    """What makes exhibits, as packs of checks name it in `EXHIBITS` beside `PACK`, and what of it cannot be loaded."""
+    """What makes exhibits, and what of it cannot be loaded.
+
+    Packs of checks name it in `EXHIBITS` beside `PACK`; files that the user named hold it under that name.
+    """
     found: list[Exhibitor] = []
     broken: list[Broken] = []
+    listed: list[tuple[str, Any]] = []
     for point in _points(CHECKS):
-        plugin = _label(point)
         try:
             entries = _entries(getattr(importlib.import_module(point.module), "EXHIBITS", ()))
+            listed.extend((_label(point), entry) for entry in entries)
         except (Exception, SystemExit) as error:
-            broken.append(Broken(CHECKS, plugin, "EXHIBITS", _why(error)))
-            continue
-        for entry in entries:
-            try:
-                make = _resolve(entry)
-                if not callable(make):
-                    raise TypeError(f"it is no function but {type(make).__name__}")
-            except (Exception, SystemExit) as error:
-                broken.append(Broken(CHECKS, plugin, str(entry), _why(error)))
-            else:
-                found.append(Exhibitor(plugin, str(entry), make))
+            broken.append(Broken(CHECKS, _label(point), "EXHIBITS", _why(error)))
+    listed.extend((own.label, entry) for own in _own_files for entry in own.exhibits)
+    for plugin, entry in listed:
+        where = str(getattr(entry, "__name__", entry))
+        try:
+            make = _resolve(entry)
+            if not callable(make):
+                raise TypeError(f"it is no function but {type(make).__name__}")
+        except (Exception, SystemExit) as error:
+            broken.append(Broken(CHECKS, plugin, where, _why(error)))
+        else:
+            found.append(Exhibitor(plugin, where, make))
     return tuple(found), tuple(broken)
 
 

@@ -8,7 +8,9 @@ import linecache
 import re
 import sys
 import traceback
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from preflight.errors import UsageError
 from preflight.judgement import Check, Rule
@@ -18,14 +20,24 @@ PREFIX = "preflight_own_"
 _LARGEST_BYTES = 1024 * 1024
 
 
-def read(path: Path) -> tuple[str, tuple[Rule | Check, ...], tuple[tuple[str, str], ...]]:
-    """A label that changes with the content, what the file defines, and what its `AREAS` say.
+@dataclass(frozen=True, slots=True)
+class Own:
+    """What such a file holds: a label that changes with its content, rules and checks, `AREAS`, and `EXHIBITS`."""
+
+    label: str
+    items: tuple[Rule | Check, ...]
+    areas: tuple[tuple[str, str], ...]
+    exhibits: tuple[Any, ...]
+
+
+def read(path: Path) -> Own:
+    """What a file holds.
 
     The file is run as a module whose name follows from its own, so that its probes are called the same on every node
     and in every recording.
 
     Raises:
-        UsageError: it cannot be read or run, or defines neither a rule nor a check.
+        UsageError: it cannot be read or run, or defines no rule, no check and no exhibit.
     """
     try:
         data = path.read_bytes()
@@ -48,14 +60,16 @@ def read(path: Path) -> tuple[str, tuple[Rule | Check, ...], tuple[tuple[str, st
         del sys.modules[name]
         raise UsageError(f"--plugin {_place(path, error)}: {type(error).__name__}: {error}") from None
     found = tuple(dict.fromkeys(item for item in vars(module).values() if isinstance(item, Rule | Check)))
-    if not found:
+    exhibits = getattr(module, "EXHIBITS", ())
+    if not found and not exhibits:
         raise UsageError(
             f"--plugin {path} defines no rule and no check; `@rule(...)` and `@check(...)` of preflight.judgement make "
             "them"
         )
     said = getattr(module, "AREAS", {})
     areas = tuple((str(area), str(title)) for area, title in said.items()) if isinstance(said, dict) else ()
-    return f"{path.name} sha256:{hashlib.sha256(data).hexdigest()[:12]}", found, areas
+    shown = tuple(exhibits) if isinstance(exhibits, tuple | list) else (exhibits,)
+    return Own(f"{path.name} sha256:{hashlib.sha256(data).hexdigest()[:12]}", found, areas, shown)
 
 
 def forget() -> None:

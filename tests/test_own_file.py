@@ -14,6 +14,17 @@ ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "examples" / "own-check" / "scratch_speed.py"
 JOB = "#!/bin/bash\ntorchrun --nnodes=2 --nproc_per_node=1 --master_addr=local0 train.py\n"
 WARNING = EXAMPLE.read_text().replace("rate >= 1.0", "rate >= 1e9")
+SHOWING = """
+from preflight.exhibit import Bar, Bars
+
+def rates(job, fleet, facts):
+    seen = sorted(facts.observed(scratch_speed).items())
+    bars = tuple(Bar("scratch", node, speed.wrote_bytes / MIB / speed.took_s) for node, speed in seen)
+    if bars:
+        yield Bars("acme.scratch", "Scratch folders", "What each of them took.", "MiB/s", bars)
+
+EXHIBITS = (rates,)
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +64,7 @@ def test_it_finds_and_the_recording_is_judged_the_same(
     job: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     mine = tmp_path / "mine.py"
-    mine.write_text(WARNING)
+    mine.write_text(WARNING + SHOWING)
     _, report = run(job, mine, capfd)
     found = [f for f in report["findings"] if f["id"] == "ACM301"]  # type: ignore[attr-defined]
     assert {node for f in found for node in f["nodes"]} == {"local0", "local1"}
@@ -61,8 +72,12 @@ def test_it_finds_and_the_recording_is_judged_the_same(
     assert cli.run(["judge", str(job.parent / "recording.json"), "--plugin", str(mine), "-o", "json"]) == 0
     again = json.loads(capfd.readouterr().out)
     assert [f["message"] for f in again["findings"]] == [f["message"] for f in report["findings"]]  # type: ignore[attr-defined]
+    (shown,) = [one for one in again["exhibits"] if one["id"] == "acme.scratch"]
+    assert shown in report["exhibits"] and [bar["group"] for bar in shown["bars"]] == ["local0", "local1"]  # type: ignore[operator]
     assert cli.run(["judge", str(job.parent / "recording.json"), "-o", "json"]) == 0
-    assert not json.loads(capfd.readouterr().out)["findings"], "a file that is not named takes no part"
+    without = json.loads(capfd.readouterr().out)
+    assert not without["findings"], "a file that is not named takes no part"
+    assert "acme.scratch" not in {one["id"] for one in without["exhibits"]}
 
 
 def test_a_folder_that_is_not_there_leaves_the_verdict_incomplete(
@@ -123,6 +138,17 @@ def test_a_file_that_cannot_be_used_is_a_mistake_with_its_place(tmp_path: Path, 
     with pytest.raises(UsageError) as raised:
         catalog.take([file])
     assert says in str(raised.value)
+
+
+def test_a_file_may_hold_nothing_but_exhibits_and_what_is_none_is_named(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "shown.py"
+    file.write_text("def nothing(job, fleet, facts):\n    return ()\n\nEXHIBITS = (nothing, 7)\n")
+    catalog.take([file])
+    found, broken = catalog.exhibitors()
+    assert "nothing" in {one.where for one in found if one.plugin.startswith("shown.py sha256:")}
+    assert [(one.where, one.why) for one in broken] == [("7", "TypeError: it is no function but int")]
 
 
 def test_what_is_taken_twice_or_collides_is_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

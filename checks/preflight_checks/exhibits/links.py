@@ -137,7 +137,7 @@ def _word(cell: Cell[Target]) -> str:
 # What was measured
 
 
-def _trip_us(item: Judged) -> float:
+def _trip_us(item: Judged) -> float | None:
     return short(min(look.quality.median_s for look in item.looks) * 1e6)
 
 

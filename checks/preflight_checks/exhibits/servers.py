@@ -37,8 +37,8 @@ def placement(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Layout]:
     if not parts:
         return
     servers = sum(part.kind == SERVER for part in parts)
-    held = shares(job, servers)
-    sizes = iter(held.held if held is not None else ())
+    held, said = _held(job, facts, servers)
+    sizes = iter(held)
     pieces: dict[str, list[Piece]] = {}
     for part in parts:
         size = next(sizes, None) if part.kind == SERVER else None
@@ -48,7 +48,7 @@ def placement(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Layout]:
     order = {node.name: number for number, node in enumerate(fleet.nodes)}
     nodes = sorted(pieces, key=lambda name: order.get(name, len(order)))
     note = f"Where {many(servers, 'server')} and {many(len(parts) - servers, 'worker')} are, {source}; "
-    note += "bytes are what a server will hold, by the sizes in the files." if held else f"{_UNSIZED}."
+    note += f"bytes are {said}." if held else f"{_UNSIZED}."
     places = tuple(Place(name or NOWHERE, tuple(pieces[name])) for name in nodes)
     yield Layout("servers.placement", "Places of servers and workers", note, "bytes", places)
 
@@ -70,22 +70,33 @@ def _parts(job: Job, fleet: Fleet, facts: Facts) -> tuple[Sequence[_Part], str]:
     return [_Part(f"{p.kind} {p.index}", p.kind, p.node.name) for p in started], "as a training run starts them"
 
 
+def _held(job: Job, facts: Facts, servers: int) -> tuple[Sequence[int], str]:
+    """What each server holds, in their order, and whose bytes these are; nothing where neither files nor a run tell."""
+    expected = shares(job, servers)
+    if expected is not None:
+        kept = f", with {many(expected.slots, 'further value')} of the optimizer for each" if expected.slots else ""
+        return expected.held, f"what a server will hold, by the sizes in the files{kept}"
+    told = {report.index: report.dense_bytes + report.table_bytes for _, report in server_run_of(job, facts).servers}
+    if set(told) != set(range(servers)) or not any(told.values()):
+        return (), ""
+    return [told[index] for index in range(servers)], "what a server of the training run held of its small model"
+
+
 def holdings(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Bars]:
-    """A bar for each server: the bytes that it will hold, as the job deals its parameters."""
+    """A bar for each server: the bytes that it will hold, as the job deals its parameters, or held in the run."""
     servers = [part for part in _parts(job, fleet, facts)[0] if part.kind == SERVER]
-    held = shares(job, len(servers))
-    if held is None:
+    held, said = _held(job, facts, len(servers))
+    if not held:
         return
-    heavy = overloaded(held.held)
+    heavy = overloaded(held)
     bars = tuple(
         Bar(
             part.label, part.node or NOWHERE, float(mine), index in heavy, "more than twice the mean" * (index in heavy)
         )
-        for index, (part, mine) in enumerate(zip(servers, held.held, strict=True))
+        for index, (part, mine) in enumerate(zip(servers, held, strict=True))
     )
-    kept = f", with {many(held.slots, 'further value')} of the optimizer for each" if held.slots else ""
-    note = f"What each of {many(len(bars), 'server')} will hold, by the sizes in the files{kept}."
-    yield Bars("servers.bytes", "What servers will hold", note, "bytes", bars)
+    note = f"{said[0].upper()}{said[1:]}, for each of {many(len(bars), 'server')}."
+    yield Bars("servers.bytes", "What servers hold", note, "bytes", bars)
 
 
 def traffic(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Bars]:

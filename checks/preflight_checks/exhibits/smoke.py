@@ -82,7 +82,7 @@ def stragglers(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Bars]:
     yield Bars("smoke.stragglers", "Pace of the ranks", f"{note}.", "ms", kept)
 
 
-def _pace_ms(times_s: list[float]) -> float:
+def _pace_ms(times_s: list[float]) -> float | None:
     """The better of its windows: who falls behind does so in all of them."""
     return short(min(times_s) * 1e3)
 

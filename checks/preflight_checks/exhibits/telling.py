@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -12,8 +13,8 @@ from preflight_checks.majority import split
 
 T = TypeVar("T")
 Value = str | float | int
-#: A reason stands in a cell, so it is a few words; the whole of it is in the findings and outcomes.
-_LONGEST_WHY = 80
+#: What stands in a cell is a few words; the whole of it is in findings, outcomes and facts.
+_LONGEST = 80
 UNREACHED = "no agent there"
 
 
@@ -46,7 +47,8 @@ def cells_of(
         if said.value is None:
             cells.append(Cell(None, why=brief(said.why)))
         else:
-            cells.append(Cell(said.value, odd=not alike(said.value, found.common)))
+            shown = brief(said.value) if isinstance(said.value, str) else said.value
+            cells.append(Cell(shown, odd=not alike(said.value, found.common)))
     return tuple(cells)
 
 
@@ -65,10 +67,10 @@ def told_by(facts: Facts, probe: Callable[..., T], read: Callable[[T], Told]) ->
     return found
 
 
-def brief(why: str) -> str:
-    """The first line of a reason, as far as a cell has room for it."""
-    line = why.strip().split("\n", 1)[0]
-    return line if len(line) <= _LONGEST_WHY else line[: _LONGEST_WHY - 3].rstrip() + "..."
+def brief(text: str) -> str:
+    """The first line of a text, as far as a cell has room for it."""
+    line = text.strip().split("\n", 1)[0]
+    return line if len(line) <= _LONGEST else line[: _LONGEST - 3].rstrip() + "..."
 
 
 def table(id: str, title: str, note: str, fleet: Fleet, columns: Sequence[tuple[Column, Sequence[Cell]]]) -> Table:
@@ -93,9 +95,9 @@ def _spread(indices: Sequence[int], most: int) -> Iterable[int]:
     return indices if count <= most else [indices[number * count // most] for number in range(most)]
 
 
-def short(value: float, digits: int = 4) -> float:
-    """A measured number without digits that mean nothing."""
-    return float(f"{value:.{digits}g}")
+def short(value: float, digits: int = 4) -> float | None:
+    """A measured number without digits that mean nothing; None for what is none (a node may send anything)."""
+    return float(f"{value:.{digits}g}") if math.isfinite(value) else None
 
 
 def many(count: int, what: str) -> str:

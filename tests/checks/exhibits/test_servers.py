@@ -7,7 +7,7 @@ import pytest
 from preflight.exhibit import Bar, Bars, Layout, Piece, Place
 from preflight.job import Job
 from preflight.outcome import Status
-from preflight.recording import Facts, Fleet
+from preflight.recording import Facts, Fleet, Unavailable
 from preflight_checks.exhibits.servers import NOWHERE, holdings, placement, traffic
 from preflight_checks.smoke.server_load import server_load_uneven
 from reference_trainer.ps.report import WorkerSeen
@@ -44,7 +44,7 @@ def test_servers_and_trainers_stand_on_the_nodes_that_have_their_addresses() -> 
     )
     assert found.note == (
         "Where 2 servers and 2 workers are, as the nodes know their addresses; "
-        "bytes are what a server will hold, by the sizes in the files."
+        "bytes are what a server will hold, by the sizes in the files, with 2 further values of the optimizer for each."
     )
 
 
@@ -74,6 +74,17 @@ def test_what_servers_will_hold_is_the_trainers_own_arithmetic() -> None:
     found = bars(SIZED, facts(*SPREAD))
     assert found.bars == (Bar("server 0", "node0", float(held[0])), Bar("server 1", "node1", float(held[1])))
     assert "2 further values of the optimizer for each" in found.note
+
+
+def test_where_the_files_say_no_sizes_it_is_what_the_training_run_held() -> None:
+    seen = recorded(server(0, table_bytes=64), server(1), worker(0), worker(1))
+    (found,) = holdings(JOB, fleet(4), seen)
+    assert [(bar.group, bar.value) for bar in found.bars] == [("node0", 5064.0), ("node1", 5000.0)]
+    assert found.note == "What a server of the training run held of its small model, for each of 2 servers."
+    (places,) = placement(JOB, fleet(4), seen)
+    assert places.places[0].pieces == (Piece("server 0", "server", 5064.0),)
+    lost = recorded(server(0), Unavailable("crashed", "killed", "", -9), worker(0), worker(1))
+    assert list(holdings(JOB, fleet(4), lost)) == []
 
 
 def test_a_server_that_holds_far_more_than_its_share_is_odd() -> None:
