@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -198,6 +199,7 @@ def _record(
     cache: Cache | None,
 ) -> tuple[Recording, Report]:
     from preflight.run import record
+    from preflight.saved_shape import adapter
 
     base = Recording(jobs=jobs, created=now(), tool_version=__version__, configuration=wanted, verb=verb, wish=wish)
     recording = record(base, options, rules_for(wanted), checks_for(wanted), progress=progress, cache=cache)

@@ -12,7 +12,6 @@ from typing import Any
 
 from preflight.errors import UsageError
 from preflight.job import Known
-from preflight.sources import lenient_yaml
 from preflight.sources.kubernetes.kinds import objects, workload_of
 from preflight.sources.structured import Kind, Node
 
@@ -75,6 +74,8 @@ def pod_sources(text: str) -> tuple[PodSource, ...]:
         UsageError: the text is no YAML, or still holds placeholders of a template.
     """
     import yaml
+
+    from preflight.sources import lenient_yaml
 
     try:
         plain = [document for document in yaml.safe_load_all(text) if document is not None]
