@@ -144,7 +144,7 @@ def lint(paths: tuple[Path, ...], root: Path | None, **chosen: Any) -> int:
         raise click.UsageError(
             "--unsafe-fixes goes with --fix, which edits files, or --diff, which shows what it would"
         )
-    return deliver_report("lint", chosen, make, output=found.output)
+    return deliver_report("lint", chosen, make, output=found.output, price_per_gpu_hour=found.price_per_gpu_hour)
 
 
 @cli.command()

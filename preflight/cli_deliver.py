@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,16 +17,29 @@ if TYPE_CHECKING:
     from preflight.reporters.base import Style
 
 
-def deliver_report(verb: str, chosen: dict[str, Any], make: Callable[[], Report], *, output: str = "") -> int:
+def deliver_report(
+    verb: str,
+    chosen: dict[str, Any],
+    make: Callable[[], Report],
+    *,
+    output: str = "",
+    price_per_gpu_hour: float | None = None,
+) -> int:
     """Make the report and write it in every format asked for, else as `output`; the exit code is the report's own."""
-    return deliver_live(verb, chosen, lambda _: make(), output=output)
+    return deliver_live(verb, chosen, lambda _: make(), output=output, price_per_gpu_hour=price_per_gpu_hour)
 
 
 def deliver_live(
-    verb: str, chosen: dict[str, Any], make: Callable[[Progress | None], Report], *, output: str = ""
+    verb: str,
+    chosen: dict[str, Any],
+    make: Callable[[Progress | None], Report],
+    *,
+    output: str = "",
+    price_per_gpu_hour: float | None = None,
 ) -> int:
     """The same for a run that tells how it goes: whoever reads events is told, too.
 
+    `output` and `price_per_gpu_hour` are what the configuration says, where the command line says nothing.
     After a bug in preflight there is a report too, which says so: whoever waits for the file finds one.
     """
     from preflight import deliver
@@ -50,7 +64,17 @@ def deliver_live(
 
             hand_out(api.crashed(error, verb=verb))
             raise
-        return hand_out(report)
+        return hand_out(_priced(report, chosen["price_per_gpu_hour"], price_per_gpu_hour))
+
+
+def _priced(report: Report, chosen: float | None, configured: float | None) -> Report:
+    """The report with what a no-go saved in money, where it saved anything and there is a price."""
+    price = chosen if chosen is not None else configured
+    if report.saved is None or price is None:
+        return report
+    from preflight.stakes import priced
+
+    return replace(report, saved=priced(report.saved, price))
 
 
 def _outputs(chosen: dict[str, Any], output: str) -> tuple[Output, ...]:

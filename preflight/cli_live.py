@@ -103,7 +103,9 @@ def run_live(
             write(save, dump(recording, compressed=save.suffix == ".gz"))
         return found
 
-    return deliver_live(verb, chosen, report, output=configured.output)
+    return deliver_live(
+        verb, chosen, report, output=configured.output, price_per_gpu_hour=configured.price_per_gpu_hour
+    )
 
 
 def _possible(chosen: dict[str, Any], save: Path | None) -> None:

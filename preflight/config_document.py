@@ -133,6 +133,8 @@ class Document:
         for n, name in enumerate(settings.ignore):
             if name.upper() in (one.upper() for one in settings.mandatory):
                 yield Problem(("ignore", n), f"{name} is mandatory")
+        if settings.price_per_gpu_hour is not None and not settings.price_per_gpu_hour >= 0:
+            yield Problem(("price-per-gpu-hour",), "`price-per-gpu-hour` is expected to be 0 or more")
         if settings.output and ":" in settings.output:
             yield Problem(("output",), "a configuration names a format; files to write are named with --output")
         if settings.site_rules and not self.trusted:
@@ -177,7 +179,7 @@ class Document:
             site_checks=self.site.checks,
             file=self.shown,
         )
-        return Chosen(configuration, settings.output or "")
+        return Chosen(configuration, settings.output or "", price_per_gpu_hour=settings.price_per_gpu_hour)
 
     def _waiver(self, number: int) -> Waiver | None:
         said = self.settings.waive[number]

@@ -50,11 +50,12 @@ class Choices:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What a run goes by; the format of its report and the file of its baseline, where one is said."""
+    """What a run goes by; the format of its report, the file of its baseline and a price, where one is said."""
 
     configuration: Configuration = field(default_factory=Configuration)
     output: str = ""
     baseline: Path | None = None
+    price_per_gpu_hour: float | None = None
 
 
 def choose(choices: Choices, root: Path, start: Path, top: Path, *, read_baseline: bool = True) -> Chosen:

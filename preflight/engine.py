@@ -15,7 +15,7 @@ from preflight.configuration import Configuration, fits, severity_chosen
 from preflight.job import Job
 from preflight.judgement import STAGES, Check, Meta, Rule, Verdict
 from preflight.once import forget
-from preflight.outcome import PROFILES, Confidence, Evidence, Finding, Outcome, Severity, Status
+from preflight.outcome import PROFILES, Command, Confidence, Evidence, Finding, Outcome, Severity, Status
 from preflight.progress import Progress, Step, ignore
 from preflight.recording import Facts, Fleet, Recording
 
@@ -169,6 +169,8 @@ def _finding(meta: Meta, job: Job, verdict: Verdict, chosen: Severity | None) ->
         nodes=verdict.nodes,
         remedy=verdict.remedy,
         fix=verdict.fix,
+        commands=verdict.commands,
+        waits_at=verdict.waits_at,
     )
 
 
@@ -216,7 +218,18 @@ def _merged(same: Sequence[Finding]) -> Finding:
     evidence: tuple[Evidence, ...] = tuple(dict.fromkeys(item for finding in same for item in finding.evidence))
     places = tuple(dict.fromkeys(place for finding in same for place in finding.locations))[:_MOST_PLACES]
     # The fingerprint is made anew from all nodes, not left as that of whichever node came first.
-    return replace(first, nodes=nodes, evidence=evidence, locations=places, fingerprint="")
+    return replace(
+        first, nodes=nodes, evidence=evidence, locations=places, commands=_merged_commands(same), fingerprint=""
+    )
+
+
+def _merged_commands(same: Sequence[Finding]) -> tuple[Command, ...]:
+    """One line that is to be run on several nodes stands there once, with all of them."""
+    nodes: dict[str, dict[str, None]] = {}
+    for finding in same:
+        for item in finding.commands:
+            nodes.setdefault(item.line, {}).update(dict.fromkeys(item.nodes))
+    return tuple(Command(line, tuple(names)) for line, names in nodes.items())
 
 
 def _order(finding: Finding) -> tuple[object, ...]:

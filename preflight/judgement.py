@@ -14,13 +14,14 @@ clock, a file, the network or a log. One decorated function with a docstring is 
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
 from typing import TYPE_CHECKING, TypeAlias
 
 from preflight.job import Claim, Job, Launch, Note, Span
 from preflight.job.span import LONGEST_SNIPPET
-from preflight.outcome import PROFILES, Confidence, Edit, Evidence, Fix, Location, Severity, Status
+from preflight.outcome import PROFILES, Command, Confidence, Edit, Evidence, Fix, Location, Severity, Status
 
 if TYPE_CHECKING:
     from preflight.exhibit import Exhibit
@@ -105,6 +106,8 @@ class Verdict:
     severity: Severity | None = None
     confidence: Confidence | None = None
     fix: Fix | None = None
+    commands: tuple[Command, ...] = ()
+    waits_at: str = ""
 
 
 Place: TypeAlias = "Claim | Span | Launch | Note | Location"
@@ -137,6 +140,8 @@ def failed(
     severity: Severity | None = None,
     confidence: Confidence | None = None,
     fix: Fix | None = None,
+    run: Sequence[Command] = (),
+    waits_at: str = "",
 ) -> Verdict:
     """A fault, with its primary place or fact first; a fault without one cannot be stated.
 
@@ -147,6 +152,9 @@ def failed(
         remedy: what to do, as concretely as it can be said.
         severity, confidence: only to be milder than the rule's own.
         fix: what could be edited, built with `mend`; the rule's own `fix` says how safe it is at worst.
+        run: what to paste into a shell, built with `command` or `root_command`; one with a name in it that a terminal
+            would not take as it is is left out.
+        waits_at: where every rank would wait for a time-out: `rendezvous` or `collective`; empty where none would.
 
     Where a claim takes its value from a variable, the assignment becomes a further place ("set here"), and the
     remedy names that of the primary claim.
@@ -175,7 +183,19 @@ def failed(
         severity=severity,
         confidence=confidence,
         fix=fix,
+        commands=tuple(one for one in run if one.can_be_pasted),
+        waits_at=waits_at,
     )
+
+
+def command(*words: str, on: Iterable[str] = ()) -> Command:
+    """These words as one line for a shell, quoted, to be run on these nodes, or by the reader where they sit."""
+    return Command(shlex.join(words), tuple(on))
+
+
+def root_command(*words: str, on: Iterable[str] = ()) -> Command:
+    """The same for what only root may do."""
+    return command("sudo", *words, on=on)
 
 
 def mend(description: str, *edits: Edit | None, safe: bool) -> Fix | None:

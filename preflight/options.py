@@ -58,7 +58,13 @@ _STATISTICS = click.option(
 _CONCISE = click.option(
     "--concise", is_flag=True, help="One line for each finding, for grep and editors: path:line:col: error[ID] message."
 )
-SHOWING: Callable[[F], F] = together(OUTPUT, EVENTS, _VERBOSE, _QUIET, _CONCISE, _STATISTICS, _COLOR)
+_PRICE = click.option(
+    "--price-per-gpu-hour",
+    type=click.FloatRange(0),
+    metavar="PRICE",
+    help="What an hour of a GPU costs, to tell in money what a no-go saved.",
+)
+SHOWING: Callable[[F], F] = together(OUTPUT, EVENTS, _VERBOSE, _QUIET, _CONCISE, _STATISTICS, _PRICE, _COLOR)
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 

@@ -135,6 +135,30 @@ class Fix:
 
 
 @dataclass(frozen=True, slots=True)
+class Command:
+    """A line for a shell that a person can paste: as it is, on each of these nodes, or without any where they sit.
+
+    Nothing in it stands for something else: what only the reader knows makes a remedy in words, and no command.
+
+    Args:
+        line: one line, quoted.
+        nodes: where to run it; without any in the job script, or in the shell that the reader sits in.
+    """
+
+    line: str
+    nodes: tuple[str, ...] = ()
+
+    @property
+    def can_be_pasted(self) -> bool:
+        """Whether a terminal takes it as it is: one line, without a character that it would obey or not show."""
+        return bool(self.line.strip()) and self.line.isprintable()
+
+
+#: Where everybody waits when a fault is there: for each other before there is a group, or in the group.
+WAITS = ("", "rendezvous", "collective")
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """One fault. One fault on 512 nodes is one finding with the nodes listed.
 
@@ -151,6 +175,9 @@ class Finding:
         suppression: why it does not count; empty where it does.
         suppressed_by: `comment`, `waiver`, `baseline` or `per-file-ignores`.
         fix: edits that mend it, where that is mechanical.
+        commands: lines for a shell that do what the remedy says, as far as such lines can.
+        waits_at: where all ranks would wait for a time-out: `rendezvous`, `collective`; empty where the job would fail at
+            once, or go on.
         fingerprint: the same for the same fault when lines move; no two findings of a report share one.
     """
 
@@ -168,6 +195,8 @@ class Finding:
     suppression: str = ""
     suppressed_by: str = ""
     fix: Fix | None = None
+    commands: tuple[Command, ...] = ()
+    waits_at: str = ""
     fingerprint: str = field(default="")
 
     def __post_init__(self) -> None:

@@ -23,6 +23,7 @@ from preflight.once import forget
 from preflight.outcome import Finding, Outcome, Severity, Status, VerdictKind
 from preflight.progress import Progress, ignore
 from preflight.recording import Facts, NodeRecord, Origin, Recording, StageRecord, Wish
+from preflight.stakes import Saved, saved
 from preflight.suppress import Remark, sift
 
 if TYPE_CHECKING:
@@ -145,6 +146,7 @@ class Report:
         exit_code: of the command.
         schema_version: of this document; fields are added within a version, and never taken away.
         configuration: what the user chose that the verdict depends on.
+        saved: what a no-go would have cost, where its faults let everybody wait; else null.
         exhibits: what was measured, for the eye.
     """
 
@@ -161,6 +163,7 @@ class Report:
     exit_code: int
     schema_version: int = SCHEMA_VERSION
     configuration: Configuration = field(default_factory=Configuration)
+    saved: Saved | None = None
     exhibits: tuple[Exhibit, ...] = ()
 
 
@@ -225,8 +228,17 @@ def report_on(
         verdict=verdict,
         exit_code=_exit_code(recording, verdict, broken),
         configuration=recording.configuration,
+        saved=_saved(recording, sifted.kept, verdict),
         exhibits=exhibits,
     )
+
+
+def _saved(recording: Recording, findings: Sequence[Finding], verdict: VerdictKind) -> Saved | None:
+    """What was not wasted. A fault that was played on request would have cost nothing."""
+    if verdict is not VerdictKind.NO_GO or recording.wish.drill is not None:
+        return None
+    nodes = tuple(record.node.name for record in recording.nodes)
+    return saved(findings, recording.jobs, nodes=nodes, fail_on=Severity(recording.configuration.fail_on))
 
 
 def crashed(error: BaseException, *, verb: str, created: str, version: str) -> Report:

@@ -74,6 +74,7 @@ class Settings:
         list[str], "Files of site rules, relative to this one; only in a configuration named with --config."
     ] = field(default_factory=list)
     output: Annotated[str | None, "Format of the report on standard output."] = None
+    price_per_gpu_hour: Annotated[float | None, "What an hour of a GPU costs, to tell what a no-go saved."] = None
     waive: Annotated[list[Waive], "What this site accepts, each with a reason."] = field(default_factory=list)
 
 

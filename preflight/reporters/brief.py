@@ -130,6 +130,8 @@ def _group(group: _Group, report: Report, style: Style, depth: int) -> list[str]
             sheet.wrapped(first.message, most=message)
         if remedy and first.remedy:
             sheet.wrapped(first.remedy, label="fix: ", style="green", most=remedy)
+        if remedy:
+            Page.commands(sheet, first)
 
     return _lines(style, write)
 
@@ -170,6 +172,7 @@ def _below(report: Report, style: Style) -> list[str]:
         if style.verbosity >= 0:
             _coverage(sheet, report)
             page.hosts()
+            page.saved(whence=False)
         page.mendable()
         many = f"all {count(len(report.findings), 'finding')}" if report.findings else "all"
         if style.rest:

@@ -45,6 +45,7 @@ class Page:
             print_coverage(self._sheet, self._report)
             self._grounds()
             self.hosts()
+        self.saved()
         self.mendable()
         self.verdict()
 
@@ -149,10 +150,23 @@ class Page:
             self._evidence(evidence, said=evidence.observed in finding.message)
         if finding.remedy:
             self._sheet.wrapped(finding.remedy, label="fix: ", style="green")
+        self.commands(self._sheet, finding)
         if finding.fix is not None:
             how = "--fix" if finding.fix.safe else "--fix --unsafe-fixes"
             self._sheet.wrapped(f"{how} can {finding.fix.description}", indent=7)
         self._sheet.line()
+
+    @staticmethod
+    def commands(sheet: Sheet, finding: Finding) -> None:
+        """What to paste, each on a line of its own, behind where to run it."""
+        where = ""
+        for command in finding.commands:
+            said = f"  run on {fold_nodes(command.nodes)}:" if command.nodes else "  run:"
+            if said != where:
+                sheet.line(Text(said, style="green"))
+            where = said
+            # Not wrapped: it is there to be copied.
+            sheet.line(f"    {command.line}")
 
     def _location(self, location: Location, message: str) -> None:
         where = Text("  --> ", style="blue")
@@ -212,6 +226,25 @@ class Page:
             # Not wrapped: it is there to be copied.
             self._sheet.line(Text(f"  without them: {clean(way)}"))
 
+    def saved(self, *, whence: bool = True) -> None:
+        """What it would have cost to find out by trying; with `whence`, where each number of that comes from."""
+        found = self._report.saved
+        if found is None:
+            return
+        gpus = f" x {found.gpus_per_node} GPUs" if found.gpus_per_node else ""
+        hours = f"{found.gpu_hours:.3g} GPU-hours" if found.gpu_hours else f"{found.node_hours:.3g} node-hours"
+        money = f", {found.cost:,.2f} at {found.price_per_gpu_hour:g} each" if found.cost is not None else ""
+        names = ", ".join(found.findings)
+        whole = f"{found.nodes} nodes{gpus} x {_minutes(found.timeout_s)} = {hours}{money}"
+        self._sheet.wrapped(
+            f"saved: {whole}, for which all would have waited because of {names}", indent=0, hanging=2, style="green"
+        )
+        if whence:
+            self._sheet.wrapped(f"nodes: {found.nodes_from}")
+            if found.gpus_from:
+                self._sheet.wrapped(f"GPUs: {found.gpus_from}")
+            self._sheet.wrapped(f"{_minutes(found.timeout_s)}: {found.timeout_from}")
+
     def mendable(self) -> None:
         """How many findings can be mended by an option."""
         report = self._report
@@ -247,6 +280,11 @@ class Page:
                 style="bold yellow",
             )
         self._sheet.line(line)
+
+
+def _minutes(seconds: int) -> str:
+    """`15 min`, `90 s`."""
+    return f"{seconds // 60} min" if seconds % 60 == 0 else f"{seconds} s"
 
 
 def _window(location: Location, width: int) -> tuple[str, int, int]:

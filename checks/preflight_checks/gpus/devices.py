@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from preflight.job import Claim, Job
 from preflight.judgement import Verdict, failed, not_applicable, passed, unknown
-from preflight.outcome import Confidence, Evidence, Severity
+from preflight.outcome import Command, Confidence, Evidence, Severity
 from preflight.recording import Facts, Observed, Unavailable
 from preflight_checks.demands import fold, gpu_claims, known_text, largest, scopes
 from preflight_checks.probes.gpus import Gpu, gpus
@@ -49,6 +49,7 @@ class Fault:
     command: str = "nvidia-smi -q"
     severity: Severity | None = None
     confidence: Confidence | None = None
+    run: Command | None = None
 
 
 def expected_gpus(job: Job) -> tuple[int, tuple[Claim, ...]] | None:
@@ -178,7 +179,17 @@ def findings(job: Job, faults: Iterable[Fault]) -> Iterator[Verdict]:
             remedy=first.remedy.format(nodes=fold(nodes), index=first.at.gpu.index, node=first.at.node),
             severity=Severity.WARNING if milder else first.severity,
             confidence=Confidence.MEDIUM if milder else first.confidence,
+            run=_commands(found),
         )
+
+
+def _commands(found: Iterable[Fault]) -> list[Command]:
+    """What to run for these, the same line once for all nodes."""
+    nodes: dict[str, dict[str, None]] = {}
+    for fault in found:
+        if fault.run is not None:
+            nodes.setdefault(fault.run.line, {})[fault.at.node] = None
+    return [Command(line, tuple(names)) for line, names in nodes.items()]
 
 
 def _unseen(facts: Facts, subject: str) -> Iterator[Verdict]:

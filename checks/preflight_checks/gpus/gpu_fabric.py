@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from preflight.job import Claim, Job
-from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
+from preflight.judgement import Verdict, check, failed, not_applicable, passed, root_command, unknown
 from preflight.outcome import Evidence, Severity
 from preflight.recording import Facts, Fleet, Observed
 from preflight.request import Request, probe_name
@@ -140,6 +140,7 @@ def _unready(states: dict[str, list[tuple[int, int, int | None, str]]], claims: 
         nodes=nodes,
         remedy=f"`systemctl restart nvidia-fabricmanager` on {fold(nodes)} (its version must be the driver's), and "
         "reset GPUs that stay as they are.",
+        run=(root_command("systemctl", "restart", "nvidia-fabricmanager", on=nodes),),
     )
 
 
@@ -165,4 +166,5 @@ def _absent(found: dict[str, Fabric], facts: Facts, claims: tuple[Claim, ...]) -
         nodes=tuple(found),
         remedy=f"Install nvidia-fabricmanager {driver or 'of the driver version'} on {fold(found)} and "
         "`systemctl enable --now nvidia-fabricmanager`.",
+        run=(root_command("systemctl", "enable", "--now", "nvidia-fabricmanager", on=found),),
     )

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from preflight.job import Job
-from preflight.judgement import Verdict, check
-from preflight.outcome import Confidence, Severity
+from preflight.judgement import Verdict, check, root_command
+from preflight.outcome import Command, Confidence, Severity
 from preflight.recording import Facts, Fleet
 from preflight_checks.demands import fold, known_text, largest, scopes
 from preflight_checks.gpus.devices import Fault, Placed, differing, expected_gpus, judge_devices, visible
@@ -285,9 +285,22 @@ def gpu_settings_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
                     f"{common}{unit}",
                     remedy.replace("{common}", str(common)),
                     severity=severity,
+                    run=_setting(kind, item.gpu.index, str(common)),
                 )
 
     yield from judge_devices(job, facts, "GPU settings", ("power_limit_w", "ecc_enabled", "persistence"), odd)
+
+
+def _setting(kind: str, index: int, common: str) -> Command | None:
+    """What sets a GPU as most are; None where no single command does."""
+    options = {
+        "power limit": ("-pl", common),
+        "application clock": ("-rac",),
+        "persistence mode": ("-pm", "1" if common == "on" else "0"),
+        "ECC": ("-e", "1" if common == "on" else "0"),
+    }
+    words = options.get(kind)
+    return root_command("nvidia-smi", "-i", str(index), *words) if words else None
 
 
 def _on(value: bool | None) -> str | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from preflight.job import Job
-from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
+from preflight.judgement import Verdict, check, failed, not_applicable, passed, root_command, unknown
 from preflight.outcome import Confidence, Evidence, Severity
 from preflight.recording import Facts, Fleet, Unavailable
 from preflight.request import Request, probe_name
@@ -111,6 +111,7 @@ def gpu_count(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             also=needed,
             nodes=tuple(found),
             remedy=remedy.format(nodes=fold(found)),
+            run=(root_command("modprobe", "nvidia", on=found),) if problem == "no-driver" else (),
         )
     have = facts.observed(gpus)
     for working, nodes in sorted(short.items()):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from statistics import median
 
 from preflight.job import Job
-from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
+from preflight.judgement import Verdict, check, failed, not_applicable, passed, root_command, unknown
 from preflight.outcome import Confidence, Evidence, Severity
 from preflight.recording import Facts, Fleet, NodeRecord
 from preflight.request import Request, probe_name
@@ -100,6 +100,7 @@ def clock_spread(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         also=(dynamic,) if drops and dynamic is not None else (),
         nodes=tuple(far),
         remedy=f"Start the time daemon on {fold(far)}: `systemctl status chronyd`, `chronyc tracking`.",
+        run=(root_command("chronyc", "makestep", on=far),),
         severity=None if grave or drops else Severity.WARNING,
         confidence=None if grave or drops else Confidence.MEDIUM,
     )

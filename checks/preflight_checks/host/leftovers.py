@@ -6,7 +6,7 @@ import posixpath
 from collections.abc import Iterator
 
 from preflight.job import Job
-from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
+from preflight.judgement import Verdict, check, command, failed, not_applicable, passed, unknown
 from preflight.outcome import Confidence, Evidence, Severity
 from preflight.recording import Facts, Fleet, Observed, Unavailable
 from preflight.request import Request, probe_name
@@ -120,6 +120,7 @@ def _left_over(what: str, name: str, processes: list[tuple[str, Process]]) -> Ve
         nodes=nodes,
         remedy=f"If no other run of yours needs them, end them: `ssh {node} kill {pids}`"
         + (f", and likewise on {fold(nodes[1:])}." if len(nodes) > 1 else "."),
+        run=[command("kill", *(str(p.pid) for n, p in processes if n == each), on=(each,)) for each in nodes],
     )
 
 
@@ -310,6 +311,7 @@ def extension_lock_left_over(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
             at=Evidence("extension lock", f"{_age(age)} old", "none", f"ls -l {path}", nodes[0]),
             nodes=nodes,
             remedy=f"Where no build is going on: `ssh {nodes[0]} rm {path}`.",
+            run=(command("rm", path, on=nodes),),
         )
     if asked and not stale and not all(isinstance(fact, Unavailable) for fact in asked.values()):
         yield passed(f"extension locks on {len(asked)} nodes")

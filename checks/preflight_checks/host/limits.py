@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from preflight.job import Claim, Job
-from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
+from preflight.judgement import Verdict, check, command, failed, not_applicable, passed, unknown
 from preflight.outcome import Confidence, Evidence, Severity
 from preflight.recording import Facts, Fleet
 from preflight.request import Request, probe_name
@@ -233,6 +233,7 @@ def open_files(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         if not group:
             continue
         node, value = next(iter(group.items()))
+        room = min([65536, *(v.open_files_hard for v in group.values() if v.open_files_hard is not None)])
         roof = "unlimited" if value.open_files_hard is None else str(value.open_files_hard)
         yield failed(
             f"open files: {'certain' if hard else 'estimate'}",
@@ -242,6 +243,7 @@ def open_files(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             nodes=tuple(group),
             remedy="`ulimit -n 65536` in the job script (up to the hard limit), or LimitNOFILE for the daemon that "
             "starts ranks.",
+            run=(command("ulimit", "-n", str(room)),),
             severity=None if hard else Severity.WARNING,
             confidence=None if hard else Confidence.MEDIUM,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from preflight.job import Job
-from preflight.judgement import Verdict, check, failed, not_applicable, passed
+from preflight.judgement import Verdict, check, command, failed, not_applicable, passed
 from preflight.outcome import Confidence, Evidence, Severity
 from preflight.recording import Facts, Fleet
 from preflight.request import Request, probe_name
@@ -140,11 +140,12 @@ def process_size(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             tight.setdefault(("file size", "ulimit -f", file), []).append(node)
     if have and not tight:
         yield passed(f"process size on {len(have)} nodes")
-    for (what, command, limit), nodes in tight.items():
+    for (what, shown, limit), nodes in tight.items():
         yield failed(
             f"process size: {what}",
             f"a rank on {fold(nodes)} has a limited {what}: {size(limit)}",
-            at=Evidence(what, size(limit), "unlimited", command, nodes[0]),
+            at=Evidence(what, size(limit), "unlimited", shown, nodes[0]),
             nodes=tuple(nodes),
-            remedy=f"`{command} unlimited` in the job script, or the limit of the daemon that starts ranks.",
+            run=(command(*shown.split(), "unlimited"),),
+            remedy=f"`{shown} unlimited` in the job script, or the limit of the daemon that starts ranks.",
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from preflight.job import Job
-from preflight.judgement import Verdict, check, failed, passed
+from preflight.judgement import Verdict, check, command, failed, passed, root_command
 from preflight.outcome import Confidence, Evidence, Severity
 from preflight.recording import Facts, Fleet
 from preflight.request import Request, probe_name
@@ -70,6 +70,7 @@ def network_mount_hangs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
             at=Evidence("network file system", what, "an answer", f"timeout 3 stat -f {point}", nodes[0]),
             nodes=tuple(nodes),
             remedy=f"`umount -l {point}` on {fold(nodes)}, or bring {mount.source} back.",
+            run=(root_command("umount", "-l", point, on=nodes),),
         )
     if slow and len(slow) * 2 < len(have):
         node, mounts = next(iter(slow.items()))
@@ -128,6 +129,7 @@ def session_ends_processes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ver
             ),
             nodes=tuple(kills),
             remedy="`loginctl enable-linger $USER`, or start ranks through a scheduler.",
+            run=(command("loginctl", "enable-linger", on=kills),),
         )
     elif have:
         yield passed(f"sessions of {len(have)} nodes")

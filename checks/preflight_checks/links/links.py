@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from preflight.job import Claim, Job
-from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
+from preflight.judgement import Verdict, check, failed, not_applicable, passed, root_command, unknown
 from preflight.matrix import Cell, Shape, shapes
-from preflight.outcome import Evidence, Severity
+from preflight.outcome import Command, Evidence, Severity
 from preflight.recording import Facts, Fleet
 from preflight_checks.demands import fold, unreached
 from preflight_checks.links.dialling import (
@@ -153,6 +153,8 @@ def _unreachable(group: Sequence[Shape[Target]], claims: tuple[Claim, ...], open
         also=(*evidence[1:], *claims),
         nodes=dict.fromkeys(name for shape in group for name in shape.nodes),
         remedy=_remedy(group, statuses, ports),
+        run=_allowing(group, statuses),
+        waits_at="collective" if "filtered" in statuses else "",
     )
 
 
@@ -219,6 +221,25 @@ def _remedy(group: Sequence[Shape[Target]], statuses: Sequence[str], ports: str)
     if "stranger" in statuses or "silent" in statuses:
         return "Another program, proxy or load balancer holds that address and port: use the node's own address."
     return f"Something ends connections on the way: {look}."
+
+
+def _allowing(group: Sequence[Shape[Target]], statuses: Sequence[str]) -> list[Command]:
+    """What shows the rules of the nodes at the ends, and what lets the job's own ports in where nothing answers."""
+    if not {"filtered", "refused"}.intersection(statuses):
+        return []
+    nodes = list(dict.fromkeys(name for item in group for name in item.nodes))
+    look = root_command("nft", "list", "ruleset", on=nodes)
+    inward: dict[int, dict[str, None]] = {}
+    for cell in (cell for item in group if item.kind != "outbound" for cell in item.cells):
+        if cell.result.status == "filtered" and cell.label != FREE and cell.result.port and cell.peer in nodes:
+            inward.setdefault(cell.result.port, {})[cell.peer] = None
+    return [
+        look,
+        *(
+            root_command("iptables", "-I", "INPUT", "-p", "tcp", "--dport", str(port), "-j", "ACCEPT", on=peers)
+            for port, peers in inward.items()
+        ),
+    ]
 
 
 def _evidence(cell: Cell[Target]) -> Evidence:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from preflight.job import Job
-from preflight.judgement import Verdict, failed, passed, unknown
+from preflight.judgement import Verdict, failed, passed, root_command, unknown
 from preflight.outcome import Confidence, Evidence, Severity
 from preflight.recording import Facts, Unavailable
 from preflight_checks.demands import Filter, fold
@@ -102,6 +102,7 @@ def filter_findings(job: Job, spelled: str, on: dict[str, Filter], facts: Facts,
             else f"Look after the cable or switch port of {name} on {fold(alike)}, or choose another interface."
             if why == NO_CARRIER
             else _name_remedy(some, ""),
+            run=(root_command("ip", "link", "set", name, "up", on=alike),) if why == DOWN else (),
             severity=severity,
             confidence=confidence,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from preflight.job import Claim, Job
-from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
+from preflight.judgement import Verdict, check, failed, not_applicable, passed, root_command, unknown
 from preflight.outcome import Confidence, Evidence, Severity
 from preflight.recording import Facts, Fleet
 from preflight.request import Request, probe_name
@@ -152,6 +152,7 @@ def fixed_port(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
                 nodes=nodes,
                 remedy=f"Choose a port below {fact.first_port}, or "
                 f"`sysctl -w net.ipv4.ip_local_reserved_ports={port}`.",
+                run=(root_command("sysctl", "-w", f"net.ipv4.ip_local_reserved_ports={port}", on=nodes),),
             )
     if seen and not some:
         yield passed(f"{len(fixed)} ports on {len(seen)} nodes")
@@ -194,6 +195,7 @@ def tracking_full(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         if group:
             node = next(iter(group))
             fact = seen[node]
+            room = 4 * (fact.most_connections or 65536)
             yield failed(
                 f"connection tracking: {'full' if hard else 'nearly full'}",
                 f"the table of tracked connections is {'full' if hard else 'nearly full'} on {fold(group)}: "
@@ -202,8 +204,9 @@ def tracking_full(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
                     "nf_conntrack_count", str(fact.connections), f"well below {fact.most_connections}", _TRACKED, node
                 ),
                 nodes=tuple(group),
-                remedy=f"`sysctl -w net.netfilter.nf_conntrack_max={4 * (fact.most_connections or 65536)}` on "
+                remedy=f"`sysctl -w net.netfilter.nf_conntrack_max={room}` on "
                 f"{fold(group)}, or end what opens so many connections (`conntrack -L`).",
+                run=(root_command("sysctl", "-w", f"net.netfilter.nf_conntrack_max={room}", on=group),),
                 severity=None if hard else Severity.WARNING,
                 confidence=None if hard else Confidence.MEDIUM,
             )
@@ -259,6 +262,16 @@ def few_neighbours(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             nodes=tuple(small),
             remedy="`sysctl -w net.ipv4.neigh.default.gc_thresh1=4096 net.ipv4.neigh.default.gc_thresh2=8192 "
             f"net.ipv4.neigh.default.gc_thresh3=16384` on {fold(small)}.",
+            run=(
+                root_command(
+                    "sysctl",
+                    "-w",
+                    "net.ipv4.neigh.default.gc_thresh1=4096",
+                    "net.ipv4.neigh.default.gc_thresh2=8192",
+                    "net.ipv4.neigh.default.gc_thresh3=16384",
+                    on=small,
+                ),
+            ),
         )
     elif seen:
         yield passed(f"neighbours of {len(seen)} nodes")
@@ -314,4 +327,5 @@ def small_backlog(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         also=_ranks(job)[1],
         nodes=(master,),
         remedy=f"`sysctl -w net.core.somaxconn=4096` on {master}.",
+        run=(root_command("sysctl", "-w", "net.core.somaxconn=4096", on=(master,)),),
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from statistics import median
 
 from preflight.job import Job
-from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
+from preflight.judgement import Verdict, check, failed, not_applicable, passed, root_command, unknown
 from preflight.outcome import Confidence, Evidence, Severity
 from preflight.recording import Facts, Fleet
 from preflight.request import Request, probe_name
@@ -110,6 +110,7 @@ def interface_speed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             also=use.claims,
             nodes=half,
             remedy=f"Let both ends negotiate: `ethtool -s {use.interface.name} autoneg on` on {fold(half)}.",
+            run=(root_command("ethtool", "-s", use.interface.name, "autoneg", "on", on=half),),
         )
     if found and not speeds:
         yield unknown("speed", "no driver of an interface in use reports one")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from preflight.job import Job
-from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
+from preflight.judgement import Verdict, check, failed, not_applicable, passed, root_command, unknown
 from preflight.outcome import Confidence, Evidence, Severity
 from preflight.recording import Facts, Fleet, Observed, Unavailable
 from preflight.request import Request, probe_name
@@ -255,4 +255,5 @@ def interface_mtu(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         nodes=tuple(found.odd),
         remedy=f"Set one MTU everywhere: `ip link set {choice.interface.name} mtu {common}` on {fold(found.odd)}, "
         "or fix the others.",
+        run=(root_command("ip", "link", "set", choice.interface.name, "mtu", str(common), on=found.odd),),
     )

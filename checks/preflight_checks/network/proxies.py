@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from preflight.job import Claim, Job, Known
 from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
-from preflight.outcome import Confidence, Evidence, Severity
+from preflight.outcome import Command, Confidence, Evidence, Severity
 from preflight.recording import Facts, Fleet
 from preflight.request import Request, probe_name
 from preflight_checks.demands import fold, is_loopback, scopes, unseen
@@ -55,6 +55,10 @@ def _plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     for node in fleet.reached:
         yield Request(probe_name(proxies), node.name, context=True, because=speaker.claims)
         yield Request(probe_name(interfaces), node.name, because=speaker.claims)
+
+
+#: The names of more nodes than this are no line to paste.
+_MOST_EXCEPTED = 64
 
 
 @check(
@@ -120,6 +124,7 @@ def proxy_captures(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             remedy="Export no_proxy with the nodes' names and network, such as "
             f"no_proxy=localhost,127.0.0.1,{','.join(node.name for node in fleet.nodes[:3])},10.0.0.0/8, or "
             f"`unset {variable}` in the job script.",
+            run=(_excepting(fleet),) if len(fleet.nodes) <= _MOST_EXCEPTED else (),
             severity=None if speaker.certain else Severity.WARNING,
             confidence=None if speaker.certain else Confidence.MEDIUM,
         )
@@ -155,3 +160,9 @@ def _fits(host: str, entry: str) -> bool:
     name = name.removeprefix("*").strip(".")
     # 10.0. is read as a beginning by some, .cluster.local as an end by all.
     return bool(name) and (host == name or host.endswith(f".{name}") or (entry[0].isdigit() and host.startswith(name)))
+
+
+def _excepting(fleet: Fleet) -> Command:
+    """What a job script says so that nodes are not reached through a proxy, beside what is excepted already."""
+    names = ",".join(node.name for node in fleet.nodes)
+    return Command(f'export no_proxy="${{no_proxy:+$no_proxy,}}localhost,127.0.0.1,{names}"')

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from preflight.job import Job
-from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
+from preflight.judgement import Verdict, check, failed, not_applicable, passed, root_command, unknown
 from preflight.outcome import Confidence, Evidence, Severity
 from preflight.recording import Facts, Fleet
 from preflight.request import Request, probe_name
@@ -87,6 +87,7 @@ def gpudirect_missing(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
         nodes=tuple(lacking),
         remedy=f"`modprobe nvidia_peermem` on {fold(lacking)}, and keep it: "
         "`echo nvidia_peermem > /etc/modules-load.d/nvidia_peermem.conf`.",
+        run=(root_command("modprobe", "nvidia_peermem", on=lacking),),
         severity=None if some else Severity.WARNING,
         confidence=None if some else Confidence.MEDIUM,
     )

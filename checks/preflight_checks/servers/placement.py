@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from preflight.job import Job
-from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
+from preflight.judgement import Verdict, check, failed, not_applicable, passed, root_command, unknown
 from preflight.outcome import Confidence, Evidence, Severity
 from preflight.recording import Facts, Fleet
 from preflight.request import Request, probe_name
@@ -239,6 +239,11 @@ def server_port_ephemeral(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
                 nodes=tuple(by_node),
                 remedy=f"Choose ports below {first}, or reserve them on those nodes: `sysctl "
                 f"net.ipv4.ip_local_reserved_ports={','.join(map(str, ports[:8]))}`.",
+                run=(
+                    root_command(
+                        "sysctl", "-w", f"net.ipv4.ip_local_reserved_ports={','.join(map(str, ports))}", on=by_node
+                    ),
+                ),
             )
         if told and not within:
             yield passed("ports of servers")

@@ -99,6 +99,10 @@ _REMEDIES = {
 }
 
 
+#: Where everybody else waits for such a rank. When one dies, its launcher ends the others.
+_WAITS_AT = {"missing": "rendezvous", "stopped": "collective", "stuck": "collective", "lost-node": "collective"}
+
+
 def _named(run: SmokeRun, blamed: Culprit, found: Answer | None) -> Verdict:
     nodes = run.nodes
     if found is not None and found.kind in ("nodes", "between", "group"):
@@ -129,6 +133,7 @@ def _named(run: SmokeRun, blamed: Culprit, found: Answer | None) -> Verdict:
         also=(*details(run, blamed, FACT), *run.claims),
         nodes=nodes,
         remedy=remedy,
+        waits_at=_WAITS_AT.get(blamed.kind, ""),
     )
 
 

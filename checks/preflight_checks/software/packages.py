@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from preflight.job import Job
-from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
+from preflight.judgement import Verdict, check, command, failed, not_applicable, passed, unknown
 from preflight.outcome import Confidence, Evidence, Severity
 from preflight.recording import Facts, Fleet
 from preflight.request import Request
@@ -309,6 +309,7 @@ def packages_overwrite_each_other(job: Job, fleet: Fleet, facts: Facts) -> Itera
             at=Evidence("packages", " and ".join(both), "one of them", f"{executable} -m pip list", nodes[0]),
             nodes=nodes,
             remedy=f"`{executable} -m pip uninstall {names}` until none is left, then install the wanted one.",
+            run=(command(executable, "-m", "pip", "uninstall", "-y", *names.split(), on=nodes),),
         )
     if have and not doubled:
         yield passed(f"packages on {len(have)} nodes")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from preflight.job import Claim, Job
-from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
-from preflight.outcome import Confidence, Evidence, Severity
+from preflight.judgement import Verdict, check, command, failed, not_applicable, passed, unknown
+from preflight.outcome import Command, Confidence, Evidence, Severity
 from preflight.recording import Facts, Fleet, Observed, Unavailable
 from preflight.request import Request, probe_name
 from preflight_checks.demands import fold, gpu_claims, unseen
@@ -287,6 +287,26 @@ def _skew(name: str, have: dict[str, Packages]) -> Verdict | None:
         at=Evidence("packages", f"{name} {version} for {executable}", found.common, f"{executable} -m pip list", node),
         nodes=tuple(found.odd),
         remedy=f"Install {name} {found.common} on {fold(found.odd)}, or run all ranks from one environment.",
+        run=_installing(name, found.common, {node: have[node].executable for node in found.odd}),
         severity=None if breaking else Severity.WARNING,
         confidence=None if breaking else Confidence.MEDIUM,
     )
+
+
+#: Whose builds for one CUDA are told apart by a suffix, which is the name of their index, too.
+_BY_INDEX = ("torch", "torchvision", "torchaudio")
+
+
+def _installing(name: str, version: str, executables: Mapping[str, str]) -> list[Command]:
+    """What installs this version on each node with the interpreter there; nothing where that is no matter of pip."""
+    _, _, build = version.partition("+")
+    if name == "python" or not version[:1].isdigit() or (build and name not in _BY_INDEX):
+        return []
+    index = ("--index-url", f"https://download.pytorch.org/whl/{build}") if build else ()
+    by_executable: dict[str, list[str]] = {}
+    for node, executable in executables.items():
+        by_executable.setdefault(executable, []).append(node)
+    return [
+        command(executable, "-m", "pip", "install", f"{name}=={version}", *index, on=nodes)
+        for executable, nodes in by_executable.items()
+    ]

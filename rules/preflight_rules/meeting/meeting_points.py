@@ -75,6 +75,7 @@ def rendezvous_on_submission_host(job: Job) -> Iterator[Verdict]:
                 also=((because[0], f"{spoken(numbers(nodes))} nodes"),),
                 remedy="Give the first host of the allocation; in a Slurm job:"
                 ' $(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1).',
+                waits_at="rendezvous",
             )
         else:
             yield passed(launch.id)
@@ -155,6 +156,7 @@ def _on_each_node(job: Job, launch: Launch, drawn: Claim, count: str) -> Verdict
         at=drawn,
         remedy="Draw the port once before the nodes are started, or derive it from the job id.",
         severity=Severity.WARNING if by_hand else None,
+        waits_at="rendezvous",
     )
 
 

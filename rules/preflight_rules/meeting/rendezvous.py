@@ -185,6 +185,7 @@ def _meeting_place(launch: Launch, addresses: tuple[Claim, ...], because: tuple[
         remedy="Give the name or address of the node of rank 0"
         + (f" with {missing}" if default and option else "")
         + f"; in a Slurm job: {_FIRST_HOST}.",
+        waits_at="rendezvous",
     )
 
 
@@ -370,6 +371,7 @@ def _local_rank(launch: Launch, rank: Claim, told: Claim) -> Verdict:
         at=rank,
         also=((told, "needs each rank once"),),
         remedy="Take $SLURM_NODEID, expanded by a shell on the node, or use --rdzv_backend=c10d, which needs no rank.",
+        waits_at="rendezvous",
     )
 
 
@@ -382,6 +384,7 @@ def _no_rank(launch: Launch, rank: Claim, told: Claim) -> Verdict:
         also=((told, "needs each rank once"),),
         remedy="Use --rdzv_backend=c10d --rdzv_endpoint=<first node>:<port>, which needs no rank, or give each node its"
         " rank: srun bash -c 'torchrun --node_rank=$SLURM_NODEID ...'.",
+        waits_at="rendezvous",
     )
 
 

@@ -136,6 +136,7 @@ def _shared(job: Job, group: Sequence[Launch], quantity: str, meaning: str) -> V
                 at=first_claims[0],
                 also=((claims[0], f"node launched by {launch.id}"),),
                 remedy=f"Give {meaning} the same value in {first.span.path} and {launch.span.path}.",
+                waits_at="rendezvous",
             )
     return passed(subject)
 

@@ -296,6 +296,7 @@ def _alone(job: Job, launch: Launch, told: Claim) -> Verdict:
         at=launch,
         also=((told, f"waits for {count}"), *((claim, "granted") for claim in granted)),
         remedy=f"Put `{starter}` before {launch.launcher}.",
+        waits_at="rendezvous",
     )
 
 

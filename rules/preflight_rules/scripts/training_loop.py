@@ -121,6 +121,7 @@ def collective_under_rank_condition(job: Job) -> Iterator[Verdict]:
                 at=call,
                 also=((guard, "only for " + spoken(call.alternatives)),),
                 remedy="Move it out of the branch, so that every rank calls it.",
+                waits_at="collective",
             )
     yield from _rest(job, met, "backend", "no collective stands under a condition on the rank")
 

@@ -165,7 +165,14 @@ def _contradiction(
         also=tuple((claim, f"{verb} {spoken(alternatives(claim.value))}") for claim in sets),
         remedy=_remedy(quantity, sets, required, started, wanted),
         severity=_severity(quantity, started, wanted, launch, required),
+        waits_at=_waits_at(quantity, started, wanted),
     )
+
+
+def _waits_at(quantity: str, started: tuple[int, ...], wanted: tuple[int, ...]) -> str:
+    """Where everybody waits for those who are never started."""
+    too_few = len(started) == len(wanted) == 1 and wanted[0] > started[0]
+    return "rendezvous" if too_few and quantity in ("nodes", "world_size") else ""
 
 
 def _consequence(quantity: str, started: tuple[int, ...], wanted: tuple[int, ...], launch: Launch | None) -> str:
