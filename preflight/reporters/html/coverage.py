@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from preflight.job import Span
 from preflight.outcome import Location, Outcome, Status
 from preflight.report import Report
 from preflight.reporters.clean import fold_nodes
-from preflight.reporters.grouping import by_area, by_reason, numbered, why_idle
+from preflight.reporters.grouping import by_area, by_reason, count, numbered, why_idle
 from preflight.reporters.html.view import CoverageView, Entry, Group
 
 #: Where something passed, in the order of the run.
@@ -45,16 +46,18 @@ def _not_looked_at(report: Report) -> Iterator[Group]:
     yield _group("Files of which less is known", dict.fromkeys(notes))
     yield _group("Remarks on waivers and comments", _remarks(report))
     skipped_rules = [outcome for outcome in report.outcomes if outcome.status is Status.NOT_APPLICABLE]
-    yield _group("Do not apply to this job", _by_rule(skipped_rules))
+    yield replace(_group("Do not apply to this job", _by_rule(skipped_rules)), bulk=True)
 
 
 def _looked_at(report: Report) -> Iterator[Group]:
     for stage, title in _STAGES.items():
         here = [o for o in report.outcomes if o.stage == stage and o.status is Status.PASS]
-        entries = [Entry(area, why=", ".join(numbered(same))) for area, same in by_area(here)]
+        what = "rule" if stage == "lint" else "check"
+        title = f"{title}: {count(len({o.id for o in here}), what)}"
+        entries: list[Entry] = [Entry(area, why=", ".join(numbered(same))) for area, same in by_area(here)]
         if stage in ("link", "smoke"):
             entries += [Entry(subject) for subject in dict.fromkeys(outcome.subject for outcome in here)]
-        yield _group(title, entries)
+        yield Group(title, tuple(entries))
 
 
 def _group(

@@ -43,8 +43,11 @@ def ways_of(report: Report, hosts: Hosts) -> tuple[Way, ...]:
 def _table(report: Report, hosts: Hosts) -> Table:
     """What is known of reaching each node, and whatever the exhibit about nodes adds."""
     more = next((e for e in report.exhibits if e.id == EXHIBIT and isinstance(e, Table)), None)
-    added = {row.subject: row.cells for row in more.rows} if more else {}
-    columns = [Column("state"), Column("findings"), *_own_columns(report.nodes), *(more.columns if more else ())]
+    # How a node was reached stands in the columns before these.
+    kept = [number for number, column in enumerate(more.columns) if column.name != "state"] if more else []
+    added = {row.subject: tuple(row.cells[number] for number in kept) for row in more.rows} if more else {}
+    further = [more.columns[number] for number in kept] if more else []
+    columns = [Column("state"), Column("findings"), *_own_columns(report.nodes), *further]
     states = {name: state for state, names in _by_state(hosts) for name in names}
     found = _findings(report.findings)
     rows = tuple(_row(record, report.nodes, states, found, added, len(columns)) for record in report.nodes)
@@ -58,11 +61,16 @@ def _by_state(hosts: Hosts) -> tuple[tuple[str, tuple[str, ...]], ...]:
 
 def _own_columns(nodes: Sequence[NodeRecord]) -> list[Column]:
     found = [Column("reached")]
-    if any(record.python for record in nodes):
+    if _pythons_differ(nodes):
         found.append(Column("agent's Python"))
     if any(record.round_trip_s is not None for record in nodes):
         found.append(Column("round trip to it", "s"))
     return found
+
+
+def _pythons_differ(nodes: Sequence[NodeRecord]) -> bool:
+    """Whether it is worth a column which Python each agent runs under."""
+    return len({record.python for record in nodes if record.python}) > 1
 
 
 def _row(
@@ -77,7 +85,7 @@ def _row(
     state = states.get(name, "fit")
     cells = [Cell(state, odd=state == "not fit"), Cell(", ".join(found.get(name, ())))]
     cells.append(Cell(record.problem or "answered", odd=bool(record.problem)))
-    if any(other.python for other in nodes):
+    if _pythons_differ(nodes):
         cells.append(Cell(record.python or None))
     if any(other.round_trip_s is not None for other in nodes):
         cells.append(Cell(record.round_trip_s))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from preflight.hosts import hosts_of
 from preflight.outcome import Finding, Severity, Status, VerdictKind
 from preflight.report import ExitCode, Report
@@ -19,6 +21,8 @@ _SENTENCES = {
 }
 #: So many things to do are more than anybody does first.
 _MOST_STEPS = 3
+#: Names longer than this are counted.
+_LONGEST_NAMES = 80
 
 
 def verdict_view(report: Report) -> VerdictView:
@@ -71,27 +75,37 @@ def _counts(report: Report) -> str:
 
 
 def first_steps(report: Report) -> tuple[tuple[Step, ...], int]:
-    """What to do first, and how many further findings are as bad and not among it."""
-    stopping = [finding for finding in report.findings if _stops(finding, report)]
-    steps = [_step(finding) for finding in stopping[:_MOST_STEPS]]
+    """What to do first, and how many further findings are as bad and not among it.
+
+    Several findings of one rule are one step: who has understood the first mends the others, too.
+    """
+    stopping: dict[str, list[Finding]] = {}
+    for finding in report.findings:
+        if _stops(finding, report):
+            stopping.setdefault(finding.id, []).append(finding)
+    chosen = list(stopping.values())[:_MOST_STEPS]
+    steps = [_step(same) for same in chosen]
     hosts = hosts_of(report)
     ways = ways_of(report, hosts)
     if ways:
         names = fold_nodes(hosts.failing)
+        if len(names) > _LONGEST_NAMES:
+            names = count(len(hosts.failing), "node")
         command = next((way.text for way in ways if way.is_command), "")
         text = "" if command else ways[0].text
         steps.append(Step(f"Or start without the nodes that are not fit: {names}", text, command))
     if not stopping:
         steps.extend(_open_questions(report))
-    return tuple(steps), max(0, len(stopping) - _MOST_STEPS)
+    return tuple(steps), sum(map(len, stopping.values())) - sum(map(len, chosen))
 
 
 def _stops(finding: Finding, report: Report) -> bool:
     return finding.severity.rank >= Severity(report.configuration.fail_on).rank
 
 
-def _step(finding: Finding) -> Step:
-    return Step(finding.message, finding.remedy, command_of(finding), anchor_of(finding), finding.severity.value)
+def _step(same: Sequence[Finding]) -> Step:
+    first = same[0]
+    return Step(first.message, first.remedy, command_of(first), anchor_of(first), alike=len(same) - 1)
 
 
 def _open_questions(report: Report) -> list[Step]:

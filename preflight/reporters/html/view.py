@@ -40,7 +40,8 @@ class Step:
     text: str = ""
     command: str = ""
     target: str = ""
-    severity: str = ""
+    #: So many further findings of the same rule.
+    alike: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +127,13 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Entries under one heading; `open` where a reader should not have to ask for them."""
+    """Entries under one heading; `open` where a reader should not have to ask for them, `bulk` if not even on paper."""
 
     title: str
     entries: tuple[Entry, ...]
     note: str = ""
     open: bool = False
+    bulk: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,8 @@ from preflight.reporters.html.view import Page
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+#: So much of a list of nodes stands in a sentence.
+_ENOUGH = 60
 _STYLE, _SCRIPT = "report.css", "report.js"
 
 
@@ -77,6 +79,8 @@ def _environment() -> Environment:
         auto_reload=False,
     )
     environment.filters["prose"] = prose
+    environment.filters["breakable"] = breakable
+    environment.filters["shortened"] = shortened
     environment.filters["anchor"] = lambda text: text.lower().replace(" ", "-").replace(".", "-")
     return environment
 
@@ -98,6 +102,16 @@ def prose(text: str) -> Markup:
         # Two backticks with nothing between them mark nothing.
         joined += Markup("<code>{}</code>").format(piece) if number % 2 and piece else escape(piece)
     return joined
+
+
+def breakable(text: str) -> Markup:
+    """Text that may be broken behind its commas: ranges of nodes have no blanks."""
+    return Markup(",<wbr>").join(clean(text, keep_newlines=True).split(","))
+
+
+def shortened(text: str) -> str:
+    """Text of which the beginning is enough."""
+    return text if len(text) <= _ENOUGH else f"{text[:_ENOUGH]}…"
 
 
 def _template(name: str) -> str | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from html.parser import HTMLParser
 
 #: Elements without an end.
-VOID = {"meta", "img", "source", "input", "br", "link", "hr"}
+VOID = {"meta", "img", "source", "input", "br", "link", "hr", "wbr"}
 
 
 @dataclass

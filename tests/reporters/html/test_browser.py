@@ -17,7 +17,6 @@ from tests.reporters.html.stories import page as page_of
 from tests.reporters.html.stories import story
 
 browser_tests = pytest.importorskip("tests.reporters.html.browser", reason="playwright is not installed")
-pytestmark = pytest.mark.xdist_group("browser")
 
 
 @pytest.fixture(scope="module")

@@ -41,8 +41,8 @@ from preflight.reporters.html.drawing.view import Picture
     [
         (0, "bytes", "0 B"),
         (1536, "bytes", "1.50 KiB"),
-        (3 * 2**40, "bytes", "3 TiB"),
-        (0.0000193, "s", "19.3 us"),
+        (3 * 2**40, "bytes", "3.00 TiB"),
+        (0.0000193, "s", "19.3 µs"),
         (0.5, "s", "500 ms"),
         (61.25, "s", "61.2 s"),
         (97.18, "Gbit/s", "97.2 Gbit/s"),
@@ -57,8 +57,8 @@ def test_numbers_are_told_with_few_digits_and_a_unit_that_fits(value: float, uni
 
 def test_a_range_names_its_unit_once_and_what_is_told_alike_is_one_number() -> None:
     assert between([1.2, 1.4], "s") == "1.20 to 1.40 s"
-    assert between([0.0004, 1.4], "s") == "400 us to 1.40 s"
-    assert between([2.0, 2.0], "s") == "2 s"
+    assert between([0.0004, 1.4], "s") == "400 µs to 1.40 s"
+    assert between([2.0, 2.0], "s") == "2.00 s"
     assert share(1, 0) == "0"
 
 
@@ -105,7 +105,12 @@ def test_a_stray_value_does_not_flatten_the_scale() -> None:
     scale = scale_of([*(float(value) for value in range(100)), 1e6])
     assert len({scale.level(float(value)) for value in range(100)}) == len(LEVELS)
     assert scale.style(1e6) == LEVELS[-1]
-    assert scale_of([3.0, 3.0]).labels("s") == ((LEVELS[0], "3 s"),)
+    assert scale_of([3.0, 3.0]).labels("s") == ((LEVELS[0], "3.00 s"),)
+
+
+def test_what_hardly_differs_does_not_look_different() -> None:
+    assert scale_of([19.7, 20.0, 20.3, 20.7]).labels("µs") == ((LEVELS[0], "19.7 to 20.7 µs"),)
+    assert len(scale_of([10.0, 12.0, 20.0]).labels("µs")) == len(LEVELS)
 
 
 # --- heat maps ---
@@ -144,16 +149,16 @@ def test_a_small_matrix_says_each_pair_in_words_and_not_by_colour_alone() -> Non
     assert [square.text for square in view.squares[2]] == ["×", "×", "·", "×"]
     assert [square.word for square in view.squares[2]] == ["bad", "bad", "itself", "bad"]
     assert view.squares[2][0].title == "n0002 to n0000: bad (refused)"
-    assert view.summary == "12 pairs: 9 ok, 3 bad"
+    assert view.summary == "12 pairs drawn: 9 ok, 3 bad"
     assert "not tried" not in [swatch.label for swatch in view.legend]
     assert view.picture is None
 
 
 def test_a_value_stands_in_its_square() -> None:
     view = heat_view(a_matrix(3, value=21.0))
-    assert view.squares[0][1].text == "21"
-    assert view.squares[0][1].title == "n0000 to n0001: 21 us"
-    assert view.summary == "6 pairs: 6 ok. Median 21 us, 21 us"
+    assert view.squares[0][1].text == "21.0"
+    assert view.squares[0][1].title == "n0000 to n0001: 21.0 us"
+    assert view.summary == "6 pairs drawn: 6 ok. Median 21.0 us, 21.0 us"
 
 
 def test_what_was_not_tried_is_no_pass() -> None:
@@ -188,6 +193,12 @@ def test_of_a_large_matrix_without_faults_the_ends_are_named() -> None:
     assert view.bad is None
 
 
+def test_where_every_pair_is_well_and_has_no_value_nobody_stands_out() -> None:
+    view = heat_view(a_matrix(60, step=2))
+    assert view.standing_out is None
+    assert view.row_strips == () and view.strip_note == ""
+
+
 def test_the_picture_of_a_thousand_nodes_is_small() -> None:
     view = heat_view(a_matrix(1000, value=20.0, step=21))
     assert view.picture is not None
@@ -211,10 +222,10 @@ def lanes(count: int) -> Timeline:
 def test_a_timeline_says_how_long_each_phase_took_and_who_was_slowest() -> None:
     view = timeline_view(lanes(10))
     assert [(row.subject, row.cells[1].text, row.cells[2].text, row.cells[3].text) for row in view.by_phase.rows] == [
-        ("start", "1 s", "1 s", "rank 0"),
-        ("train", "2 s", "2 to 3 s", "rank 7"),
+        ("start", "1.00 s", "1.00 s", "rank 0"),
+        ("train", "2.00 s", "2.00 to 3.00 s", "rank 7"),
     ]
-    assert view.lanes[7].took.text == "4 s"
+    assert view.lanes[7].took.text == "4.00 s"
     assert (view.lanes[0].phases[1].at, view.lanes[0].phases[1].long) == ("25", "50")
     assert view.picture is None
 
@@ -251,7 +262,7 @@ def test_a_layout_folds_nodes_that_hold_the_same_kinds_of_pieces() -> None:
     )
     view = layout_view(Layout("servers.placement", "Who is where", "", "bytes", places))
     (place,) = view.places
-    assert (place.node, place.count, place.total) == ("n[001-040]", 40, "1 to 40 MiB")
+    assert (place.node, place.count, place.total) == ("n[001-040]", 40, "1.00 to 40.0 MiB")
     assert place.pieces[0].label == "server 1 to server 40"
     assert place.pieces[0].long == "100"
     assert place.pieces[1].value == "", "a worker holds nothing, which is no gap"

@@ -15,7 +15,7 @@ OK, UNKNOWN, BAD = "ok", "unknown", "bad"
 BAND = "band"
 LEVELS = ("level-1", "level-2", "level-3", "level-4", "level-5")
 #: Phases of a timeline, in the order in which they first appear.
-PHASES = tuple(f"phase-{number}" for number in range(1, 9))
+PHASES = tuple(f"phase-{number}" for number in range(1, 11))
 
 LIGHT: dict[str, Color] = {
     OK: (0xBF, 0xDE, 0xD6, 255),
@@ -35,6 +35,8 @@ LIGHT: dict[str, Color] = {
     "phase-6": (0xC2, 0x5E, 0x8F, 255),
     "phase-7": (0x6E, 0x8F, 0x3A, 255),
     "phase-8": (0xA5, 0x6B, 0x4A, 255),
+    "phase-9": (0x5F, 0xA8, 0xD3, 255),
+    "phase-10": (0xC9, 0x7B, 0x7B, 255),
 }
 DARK: dict[str, Color] = {
     **LIGHT,

@@ -79,7 +79,7 @@ def _values(marks: Sequence[Mark]) -> list[float]:
 def _summary(matrix: Matrix, values: Sequence[float]) -> str:
     states = Counter[str](mark.state for mark in matrix.marks)
     said = [f"{states[state]:,} {_WORDS[state]}" for state in (OK, BAD, UNKNOWN) if states[state]]
-    text = f"{len(matrix.marks):,} pairs: {', '.join(said) or 'none'}"
+    text = f"{len(matrix.marks):,} pairs drawn: {', '.join(said) or 'none'}"
     return f"{text}. Median {told(median(values), matrix.unit)}, {between(values, matrix.unit)}" if values else text
 
 
@@ -198,6 +198,9 @@ def _strip_title(length: float, matrix: Matrix, *, bad: bool) -> str:
 
 
 def _strip_note(matrix: Matrix, size: int) -> str:
-    what = "the share of bad pairs" if _any_bad(matrix.marks) else "the median"
-    strips = f"The bars beside it: {what} of each row and column."
-    return f"A cell stands for {size} by {size} pairs and shows the worst of them. {strips}" if size > 1 else strips
+    said = [f"A cell stands for {size} by {size} pairs and shows the worst of them."] if size > 1 else []
+    if _any_bad(matrix.marks):
+        said.append("The bars beside it: the share of bad pairs of each row and column.")
+    elif _values(matrix.marks):
+        said.append("The bars beside it: the median of each row and column.")
+    return " ".join(said)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 #: Seconds in smaller units: from which value on, by what it is multiplied, and how that is called.
-_SECONDS = ((1.0, 1.0, "s"), (1e-3, 1e3, "ms"), (0.0, 1e6, "us"))
+_SECONDS = ((1.0, 1.0, "s"), (1e-3, 1e3, "ms"), (0.0, 1e6, "µs"))
 
 
 def told(value: float, unit: str = "") -> str:
@@ -29,11 +29,11 @@ def between(values: Sequence[float], unit: str = "") -> str:
 
 
 def digits(value: float) -> str:
-    """A number with three digits that matter, and all digits of a whole one."""
+    """A number with three digits that matter, and all digits of one that was counted."""
     if value != value or value in (float("inf"), float("-inf")):
         return "not a number" if value != value else ("endless" if value > 0 else "endless below zero")
-    if isinstance(value, int) or (value == int(value) and abs(value) < 1e15):
-        return f"{int(value):,}"
+    if isinstance(value, int):
+        return f"{value:,}"
     size = abs(value)
     if size >= 100:
         return f"{value:,.0f}"
@@ -54,7 +54,8 @@ def _bytes(value: float) -> str:
     while size >= 1024 and index < len(_BINARY) - 1:
         size, index = size / 1024, index + 1
     sign = "-" if value < 0 else ""
-    return f"{sign}{digits(round(size, 3))} {_BINARY[index]}"
+    number = digits(size) if index else f"{size:.0f}"
+    return f"{sign}{number} {_BINARY[index]}"
 
 
 def _seconds(value: float) -> str:

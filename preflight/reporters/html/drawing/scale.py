@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from preflight.reporters.html.drawing.colors import LEVELS
-from preflight.reporters.html.drawing.numbers import between, told
+from preflight.reporters.html.drawing.numbers import between
 
 #: From this ratio of the largest to the smallest on, levels are equal factors instead of equal steps.
 _WIDE = 8.0
 #: The highest level begins below this share of all values, and holds whatever lies above it.
 _USUAL = 0.98
+#: A level is at least this share of the median wide.
+_LEAST_STEP = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class Scale:
     def labels(self, unit: str) -> tuple[tuple[str, str], ...]:
         """Class and range of every level, lowest first."""
         if not self.bounds:
-            return ((LEVELS[0], told(self.least, unit)),)
+            return ((LEVELS[0], between((self.least, self.most), unit)),)
         edges = (self.least, *self.bounds, self.most)
         return tuple((LEVELS[n], between((edges[n], edges[n + 1]), unit)) for n in range(len(edges) - 1))
 
@@ -52,5 +54,7 @@ def scale_of(values: Sequence[float]) -> Scale:
     if least > 0 and top / least >= _WIDE:
         step = math.log(top / least) / count
         return Scale(tuple(least * math.exp(step * n) for n in range(1, count)), least, most)
-    step = (top - least) / count
-    return Scale(tuple(least + step * n for n in range(1, count)), least, most)
+    # What hardly differs shall not look different.
+    step = max((top - least) / count, _LEAST_STEP * abs(ordered[len(ordered) // 2]))
+    bounds = (least + step * n for n in range(1, count))
+    return Scale(tuple(bound for bound in bounds if bound < most), least, most)

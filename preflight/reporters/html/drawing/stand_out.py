@@ -36,13 +36,18 @@ class _Side:
         return median(values) if values else None
 
 
-def standing_out(matrix: Matrix) -> TableView:
-    """Whose pairs are bad, worst first; where none is, whose values lie farthest out; all others in one row."""
+def standing_out(matrix: Matrix) -> TableView | None:
+    """Whose pairs are bad, worst first; where none is, whose values lie farthest out; all others in one row.
+
+    None where nobody stands out.
+    """
     sides: dict[str, _Side] = {}
     for mark in matrix.marks:
         sides.setdefault(matrix.rows[mark.row], _Side()).as_row.append(mark)
         sides.setdefault(matrix.columns[mark.column], _Side()).as_column.append(mark)
     chosen = _chosen(sides)
+    if not chosen:
+        return None
     rows = [_row(matrix, (name,), (sides[name],)) for name in chosen]
     others = [name for name in sides if name not in set(chosen)]
     if others:
