@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from preflight import completing
+
 if TYPE_CHECKING:
     from preflight.config_file import Choices
 
@@ -142,9 +144,16 @@ CHOOSING: Callable[[F], F] = together(
         "--select",
         multiple=True,
         metavar="ID",
+        shell_complete=completing.ids,
         help="Only these rules and checks, or areas: RDV001,SLU. Repeatable.",
     ),
-    click.option("--ignore", multiple=True, metavar="ID", help="Leave these rules, checks or areas out. Repeatable."),
+    click.option(
+        "--ignore",
+        multiple=True,
+        metavar="ID",
+        shell_complete=completing.ids,
+        help="Leave these rules, checks or areas out. Repeatable.",
+    ),
     click.option(
         "--severity",
         "severities",
