@@ -84,7 +84,9 @@ def test_a_good_job_passes(tmp_path: Path) -> None:
 
 
 def test_variables_say_what_is_read_and_how(tmp_path: Path) -> None:
-    done = run(tmp_path, BROKEN, PREFLIGHT_PATHS="jobs/run.sh jobs/train.py", PREFLIGHT_OPTIONS="--ignore RDV001 --quiet")
+    done = run(
+        tmp_path, BROKEN, PREFLIGHT_PATHS="jobs/run.sh jobs/train.py", PREFLIGHT_OPTIONS="--ignore RDV001 --quiet"
+    )
     assert done.returncode == 0 and "RDV001" not in done.stdout
 
 

@@ -1,4 +1,4 @@
-"""The hook, as pre-commit runs it from a local clone of this repository: it installs it with pip, and stops a commit."""
+"""The hook, as pre-commit runs it from a local clone: it installs this repository with pip, and stops a commit."""
 
 from __future__ import annotations
 

@@ -297,10 +297,3 @@ def test_a_user_cannot_reach_the_shell_through_the_plugin() -> None:
     assert "popen(line)" in line
     made = text[text.index("local line = string.format(") : text.index("local pipe")]
     assert "script" not in made and "job_desc" not in made
-
-
-@pytest.mark.parametrize("name", ["psbatch", "prolog"])
-def test_the_scripts_are_plain_shell(name: str) -> None:
-    done = subprocess.run(["sh", "-n", str(FOLDER / name)], capture_output=True, text=True, timeout=10, check=False)
-    assert done.returncode == 0, done.stderr
-    assert os.access(FOLDER / name, os.X_OK)
