@@ -54,8 +54,8 @@ def test_the_site_rule_and_the_check_in_the_documentation_are_taken() -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_every_option_that_is_named_exists(page: str) -> None:
     named = set(re.findall(r"(?<![\w/-])--[a-z][a-z-]+", re.sub(r"```yaml.*?```", "", PAGES[page], flags=re.DOTALL)))
-    # Those that belong to somebody else: of launchers, in quoted reports.
-    named -= {"--nnodes", "--nodes"}
+    # Those that belong to somebody else: launchers in quoted reports, sbatch, kubectl, podman.
+    named -= {"--nnodes", "--nodes", "--job-name", "--namespace", "--network", "--rm", "--ignorefile"}
     assert named - options_of(cli.cli) == set()
 
 
