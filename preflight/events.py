@@ -171,6 +171,7 @@ class Narrator:
     _began: float | None = None
     _state: dict[str, str] = field(default_factory=dict)
     _said: dict[str, float] = field(default_factory=dict)
+    _phases: dict[str, tuple[str, str]] = field(default_factory=dict)
     _awaited: frozenset[str] = frozenset()
 
     def began(self, verb: str, version: str) -> Event:
@@ -198,7 +199,10 @@ class Narrator:
         elif step.note:
             yield NoteEvent(**self._now(), stage=step.stage, text=scrub(step.note))
         if step.party:
-            yield PhaseEvent(**self._now(), party=step.party, node=step.node, phase=step.phase)
+            # Ranks say at every beat where they are; only what is new is an event.
+            if self._phases.get(step.party) != (step.node, step.phase):
+                self._phases[step.party] = (step.node, step.phase)
+                yield PhaseEvent(**self._now(), party=step.party, node=step.node, phase=step.phase)
         elif step.total and not step.ended and self.clock() - self._said.get(step.stage, -1e9) >= _SAID_EVERY_S:
             yield self._stage(step, "going-on")
 

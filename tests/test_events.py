@@ -72,6 +72,7 @@ def test_notes_and_phases_of_ranks_are_told_at_once() -> None:
         Step("gather", note="waiting for Slurm; TOKEN=hf_abcdefghijklmnopqrstuv"),
         Step("smoke", party="rank 3", node="n2"),
         Step("smoke", party="rank 3", node="n2", phase="first step"),
+        Step("smoke", party="rank 3", node="n2", phase="first step"),
         Step("smoke", party="rank 3"),
     ) == [
         ("stage", "gather", "began"),
