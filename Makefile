@@ -28,10 +28,15 @@ $(VENV)/paddle/%/.installed: $(VENV)/.installed
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check $(WITH)
 	touch $@
 
+# A viewer of SARIF that our logs are opened with, without what it draws charts with.
+$(VENV)/sarif-tools/.installed: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(@D) sarif-tools==3.0.5 jsonpath-ng==1.16.0
+	touch $@
+
 demo: $(VENV)/.installed ## an embedded cluster, a good job checked to `go`, a broken one to `no-go`
 	$(BIN)/python examples/demo.py
 
-test: $(VENV)/.installed $(VENV)/paddle/3.3.1/.installed $(VENV)/paddle/2.6.2/.installed ## linters, types and all tests
+test: $(VENV)/.installed $(VENV)/sarif-tools/.installed $(VENV)/paddle/3.3.1/.installed $(VENV)/paddle/2.6.2/.installed ## linters, types and all tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

@@ -2,7 +2,8 @@
 
 A finding is a `fail` result. An outcome that had to be told and could not is an `open` result, so that it shows
 up instead of looking like a pass. A fault of a node has that node as its logical location and, where a claim of
-the job made us look, the claim's place as its physical one.
+the job made us look, the claim's place as its physical one. Where none did, that is the beginning of the job's first
+file: GitHub refuses a whole log for one result without a physical location.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from preflight.document import calm
 from preflight.outcome import Finding, Fix, Location, Outcome, Severity
 from preflight.report import ExitCode, Report
 from preflight.reporters.base import Style
-from preflight.reporters.clean import clean
+from preflight.reporters.clean import clean, fold_nodes
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 _LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
@@ -43,8 +44,9 @@ def log(report: Report) -> dict[str, Any]:
     opened = [outcome for outcome in report.coverage.not_told if outcome.required]
     rules = _rules(report, opened)
     index = {rule["id"]: number for number, rule in enumerate(rules)}
-    results = [_result(finding, index) for finding in (*report.findings, *report.suppressed)]
-    results.extend(_open(outcome, index) for outcome in opened)
+    nowhere = _beginning(report)
+    results = [_result(finding, index, nowhere) for finding in (*report.findings, *report.suppressed)]
+    results.extend(_open(outcome, index, nowhere) for outcome in opened)
     run: dict[str, Any] = {
         "tool": {"driver": {"name": "preflight", "version": report.tool.version, "rules": rules}},
         "automationDetails": {"id": f"preflight/{report.run.verb}/"},
@@ -133,8 +135,17 @@ def _about(doc: str) -> str:
     return " ".join(" ".join(paragraphs[:2]).split()).replace("What it checks: ", "", 1)
 
 
-def _result(finding: Finding, index: dict[str, int]) -> dict[str, Any]:
-    message = finding.message + (f"\nFix: {finding.remedy}" if finding.remedy else "")
+def _beginning(report: Report) -> dict[str, Any]:
+    """Where a result stands that is about no place in a file; nothing where there are no files."""
+    if not report.inputs:
+        return {}
+    artifact = {"uri": _uri(report.inputs[0].path), "uriBaseId": _ROOT}
+    return {"physicalLocation": {"artifactLocation": artifact, "region": {"startLine": 1}}}
+
+
+def _result(finding: Finding, index: dict[str, int], nowhere: dict[str, Any]) -> dict[str, Any]:
+    on = f"\non {fold_nodes(finding.nodes)}" if finding.nodes else ""
+    message = finding.message + on + (f"\nFix: {finding.remedy}" if finding.remedy else "")
     result: dict[str, Any] = {
         "ruleId": finding.id,
         "ruleIndex": index[finding.id],
@@ -143,7 +154,7 @@ def _result(finding: Finding, index: dict[str, int]) -> dict[str, Any]:
         "message": {"text": clean(message, keep_newlines=True)},
         "partialFingerprints": {_FINGERPRINT: finding.fingerprint},
     }
-    result["locations"] = [_primary(finding)]
+    result["locations"] = [_primary(finding, nowhere)]
     if finding.locations[1:]:
         result["relatedLocations"] = [
             {**_physical(location), "id": number} for number, location in enumerate(finding.locations[1:], 1)
@@ -188,8 +199,8 @@ def _fix(fix: Fix) -> dict[str, Any]:
     }
 
 
-def _open(outcome: Outcome, index: dict[str, int]) -> dict[str, Any]:
-    location = _physical(outcome.locations[0]) if outcome.locations else {}
+def _open(outcome: Outcome, index: dict[str, int], nowhere: dict[str, Any]) -> dict[str, Any]:
+    location = _physical(outcome.locations[0]) if outcome.locations else nowhere
     return {
         "ruleId": outcome.id,
         "ruleIndex": index[outcome.id],
@@ -201,11 +212,11 @@ def _open(outcome: Outcome, index: dict[str, int]) -> dict[str, Any]:
     }
 
 
-def _primary(finding: Finding) -> dict[str, Any]:
-    location = _physical(finding.locations[0]) if finding.locations else {}
+def _primary(finding: Finding, nowhere: dict[str, Any]) -> dict[str, Any]:
+    location = _physical(finding.locations[0]) if finding.locations else dict(nowhere)
     if finding.nodes:
         location["logicalLocations"] = [{"name": clean(node), "kind": "resource"} for node in finding.nodes]
-    elif not location:
+    elif not finding.locations:
         location["logicalLocations"] = [{"name": clean(finding.subject)}]
     return location
 

@@ -56,6 +56,10 @@ def read_sarif(data: bytes, report: Report) -> None:
         assert list(result["partialFingerprints"].values()) == [finding.fingerprint]
         assert len(result.get("relatedLocations", ())) == len(finding.locations[1:])
         assert bool(result["suppressions"]) == bool(finding.suppressed_by)
+    for result in run["results"]:
+        (place,) = result["locations"]
+        # GitHub refuses a log with a result that has no physical location.
+        assert not report.inputs or place["physicalLocation"]["region"]["startLine"] >= 1
     assert_calm(data)
 
 

@@ -136,6 +136,10 @@ def test_a_fault_of_nodes_names_them_and_keeps_the_evidence() -> None:
     (result,) = log_of(report)["results"]
     assert [place["name"] for place in result["locations"][0]["logicalLocations"]] == ["a", "b"]
     assert [item["node"] for item in result["properties"]["evidence"]] == ["a", "b"]
+    # No file is at fault; code scanning shows it at the beginning of the job's first one.
+    place = result["locations"][0]["physicalLocation"]
+    assert (place["artifactLocation"]["uri"], place["region"]) == ("run.sh", {"startLine": 1})
+    assert result["message"]["text"] == "no GPU\non a,b\nFix: -"
 
 
 def test_a_broken_plugin_is_a_notification() -> None:

@@ -32,4 +32,4 @@ def test_everything_in_the_schema_is_on_the_page() -> None:
 def test_every_link_leads_to_a_heading() -> None:
     page = fields.page()
     headings = {heading.lower().replace(" ", "-") for heading in re.findall(r"^## (.*)$", page, re.MULTILINE)}
-    assert {link for link in re.findall(r"\]\(#([a-z-]+)\)", page)} <= headings
+    assert set(re.findall(r"\]\(#([a-z-]+)\)", page)) <= headings
