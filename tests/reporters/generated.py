@@ -9,6 +9,23 @@ from dataclasses import replace
 
 from preflight.catalog import Broken
 from preflight.configuration import Configuration, Waiver
+from preflight.exhibit import (
+    Bar,
+    Bars,
+    Cell,
+    Column,
+    Exhibit,
+    Lane,
+    Layout,
+    Mark,
+    Matrix,
+    Piece,
+    Place,
+    Row,
+    Table,
+    Timeline,
+)
+from preflight.exhibit import Span as Lap
 from preflight.job import Job, Span, Suppression
 from preflight.judgement import Check, Rule, Verdict, failed, mend, not_applicable, passed, reworded, unknown
 from preflight.outcome import Evidence, Severity
@@ -54,8 +71,10 @@ def report(seed: int) -> Report:
         stages=_ran(dice) if verb != "lint" else (),
         wish=Wish(drill=Drill("kill", "rank", 1)) if verb == "smoke" and dice.random() < 0.2 else Wish(),
     )
+    exhibits = _exhibits(dice, names)
     broken = (Broken("preflight.rules", _text(dice), _text(dice), _text(dice)),) if dice.random() < 0.1 else ()
-    return _replaced(report_on(recording, rules, checks, broken=broken), recording)
+    found = replace(report_on(recording, rules, checks, broken=broken), exhibits=exhibits)
+    return _replaced(found, recording)
 
 
 CREATED = "2026-01-02T03:04:05+05:30"
@@ -65,6 +84,34 @@ def _replaced(report: Report, recording: Recording) -> Report:
     # As `judge --allow-incomplete` does.
     allowed = recording.configuration.allow_incomplete
     return replace(report, exit_code=0) if allowed and report.exit_code == 3 else report
+
+
+def _exhibits(dice: random.Random, names: Sequence[str]) -> tuple[Exhibit, ...]:
+    """Some of each kind, about the nodes there are."""
+    words = [_text(dice) for _ in range(4)]
+    cells = tuple(Cell(value, dice.random() < 0.3, words[0]) for value in (words[1], 3, 2.5, None))
+    columns = tuple(Column(f"{word} {number}", words[2]) for number, word in enumerate(words))
+    marks = tuple(
+        Mark(row, column, dice.choice((None, 0.0, 12.5)), dice.choice(("ok", "bad", "unknown")), words[3])
+        for row in range(len(names))
+        for column in range(len(names))
+        if row != column and dice.random() < 0.5
+    )
+    lanes = tuple(
+        Lane(f"rank {i}", name, (Lap(0.0, 1.5, words[0]), Lap(1.5, 2.0, "ddp"))) for i, name in enumerate(names)
+    )
+    bars = tuple(Bar(f"{name}:0", name, dice.choice((None, 0.5, 40.0)), False, words[1]) for name in names)
+    places = tuple(
+        Place(name, (Piece("server 0", "server", 2.0**30), Piece(words[2], "worker", None))) for name in names
+    )
+    found: list[Exhibit] = [
+        Table("versions", words[0], words[1], columns, tuple(Row(name, cells) for name in names)),
+        Matrix("links.reach", words[1], words[2], "ms", tuple(names), tuple(names), marks),
+        Timeline("smoke.steps", words[2], words[3], lanes),
+        Bars("smoke.stragglers", words[3], words[0], "ms", bars),
+        Layout("servers.placement", words[0], words[3], "bytes", places),
+    ]
+    return tuple(one for one in found if names and dice.random() < 0.6)
 
 
 def _text(dice: random.Random) -> str:

@@ -9,6 +9,7 @@ import pytest
 from preflight import catalog
 from preflight.outcome import Severity, Status, VerdictKind
 from preflight.reporters.base import Reporter, Style
+from tests.building import DOCS
 from tests.reporters.consumers import CONSUMERS, partition
 from tests.reporters.generated import COUNT, report, reports
 
@@ -34,6 +35,11 @@ def test_the_lists_of_nodes_share_them_between_them() -> None:
         partition((reporter.render(one, Style()) for reporter in lists), one)
 
 
+def test_every_format_is_on_the_page_about_formats() -> None:
+    page = (DOCS / "formats.md").read_text()
+    assert [reporter.name for reporter in REPORTERS if f"| `{reporter.name}`" not in page.replace(", `", " | `")] == []
+
+
 def test_the_hundred_reports_are_of_every_kind() -> None:
     found = reports()
     assert len(found) == COUNT
@@ -49,5 +55,7 @@ def test_the_hundred_reports_are_of_every_kind() -> None:
     )
     assert {(True, False, False), (True, True, False), (False, False, True), (False, True, True)} <= set(kinds)
     assert any(one.coverage.broken for one in found) and any(one.run.wish.drill for one in found)
+    shown = Counter(exhibit.kind for one in found for exhibit in one.exhibits)
+    assert set(shown) == {"table", "matrix", "timeline", "bars", "layout"} and min(shown.values()) > 3
     # What was allowed to stay open: the exit code is 0, and still it is no go.
     assert any(one.verdict is VerdictKind.INCOMPLETE and one.exit_code == 0 for one in found)
