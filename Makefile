@@ -61,6 +61,7 @@ schema: $(VENV)/.installed ## write the committed JSON Schemas anew
 	$(BIN)/preflight schema site-rules > docs/site-rules.schema.json
 	$(BIN)/preflight schema diagnosis > docs/diagnosis.schema.json
 	$(BIN)/preflight schema difference > docs/difference.schema.json
+	$(BIN)/preflight schema examination > docs/examination.schema.json
 	$(BIN)/preflight schema events > docs/events.schema.json
 
 wheels: $(VENV)/.installed ## write the table of what wheels were built for anew (asks the package index)

@@ -88,6 +88,11 @@ class Cache:
         except (OSError, ValueError):
             return
 
+    def drop(self, key: str) -> None:
+        """Let an entry go."""
+        with contextlib.suppress(OSError, ValueError):
+            self._path(key).unlink(missing_ok=True)
+
     def _path(self, key: str) -> Path:
         if not _KEY.fullmatch(key):
             raise ValueError(key)

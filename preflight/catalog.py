@@ -18,6 +18,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from preflight.examination import Examine
 from preflight.judgement import Check, MakeExhibits, Rule
 
 if TYPE_CHECKING:
@@ -61,6 +62,15 @@ class Exhibitor:
     plugin: str
     where: str
     make: MakeExhibits
+
+
+@dataclass(frozen=True, slots=True)
+class Examiner:
+    """A function of a pack of checks that looks at the machine preflight runs on."""
+
+    plugin: str
+    where: str
+    make: Examine
 
 
 #: Files of rules and checks that the user named.
@@ -174,17 +184,34 @@ def exhibitors() -> tuple[tuple[Exhibitor, ...], tuple[Broken, ...]]:
 
     Packs of checks name it in `EXHIBITS` beside `PACK`; files that the user named hold it under that name.
     """
-    found: list[Exhibitor] = []
+    own = [(own.label, entry) for own in _own_files for entry in own.exhibits]
+    found, broken = _functions("EXHIBITS", own)
+    return tuple(Exhibitor(*one) for one in found), broken
+
+
+def examiners() -> tuple[tuple[Examiner, ...], tuple[Broken, ...]]:
+    """What looks at this machine, as packs of checks name it in `EXAMINES` beside `PACK`, and what cannot be loaded."""
+    found, broken = _functions("EXAMINES")
+    return tuple(Examiner(*one) for one in found), broken
+
+
+def _functions(
+    attribute: str, more: Iterable[tuple[str, Any]] = ()
+) -> tuple[list[tuple[str, str, Any]], tuple[Broken, ...]]:
+    """The functions that packs of checks name in this attribute, and `more`: each with its pack and what it is called.
+
+    Also what of it cannot be loaded.
+    """
+    found: list[tuple[str, str, Any]] = []
     broken: list[Broken] = []
     listed: list[tuple[str, Any]] = []
     for point in _points(CHECKS):
         try:
-            entries = _entries(getattr(importlib.import_module(point.module), "EXHIBITS", ()))
+            entries = _entries(getattr(importlib.import_module(point.module), attribute, ()))
             listed.extend((_label(point), entry) for entry in entries)
         except (Exception, SystemExit) as error:
-            broken.append(Broken(CHECKS, _label(point), "EXHIBITS", _why(error)))
-    listed.extend((own.label, entry) for own in _own_files for entry in own.exhibits)
-    for plugin, entry in listed:
+            broken.append(Broken(CHECKS, _label(point), attribute, _why(error)))
+    for plugin, entry in (*listed, *more):
         where = str(getattr(entry, "__name__", entry))
         try:
             make = _resolve(entry)
@@ -193,8 +220,8 @@ def exhibitors() -> tuple[tuple[Exhibitor, ...], tuple[Broken, ...]]:
         except (Exception, SystemExit) as error:
             broken.append(Broken(CHECKS, plugin, where, _why(error)))
         else:
-            found.append(Exhibitor(plugin, where, make))
-    return tuple(found), tuple(broken)
+            found.append((plugin, where, make))
+    return found, tuple(broken)
 
 
 def named(group: str, name: str) -> Any:

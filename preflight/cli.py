@@ -21,6 +21,7 @@ from preflight.cli_baseline import baseline
 from preflight.cli_deliver import deliver_report
 from preflight.cli_diagnose import diagnose
 from preflight.cli_diff import diff
+from preflight.cli_doctor import doctor
 from preflight.cli_init import init
 from preflight.cli_manifest import manifest
 from preflight.cli_smoke import smoke
@@ -74,6 +75,7 @@ def cli() -> None:
     preflight judge recording.json         the same verdict again from a saved recording
     preflight diagnose logs/               after a failure: which rank was first, and why
     preflight diff old.json new.json       what changed between two reports or recordings
+    preflight doctor                       what this machine can and cannot check
     preflight init                         write a commented configuration from what lint finds here
 
     Exit codes: 0 go, 1 no-go, 2 usage, 3 incomplete, 4 nothing to do, 5 a bug in preflight.
@@ -83,6 +85,7 @@ def cli() -> None:
 cli.add_command(baseline)
 cli.add_command(diagnose)
 cli.add_command(diff)
+cli.add_command(doctor)
 cli.add_command(init)
 cli.add_command(manifest)
 cli.add_command(smoke)
@@ -250,16 +253,19 @@ def quantities() -> int:
 @cli.command()
 @click.argument(
     "document",
-    type=click.Choice(["report", "recording", "config", "site-rules", "diagnosis", "difference", "events"]),
+    type=click.Choice(
+        ["report", "recording", "config", "site-rules", "diagnosis", "difference", "examination", "events"]
+    ),
     default="report",
 )
 def schema(document: str) -> int:
-    """Print the JSON Schema of a report, recording, configuration file, site rules, diagnosis, or comparison."""
+    """Print the JSON Schema of what preflight writes or reads: the report, or one of the other documents."""
     import json
 
     from preflight import events, report, saved, settings, site_file
     from preflight.diagnosis import model
     from preflight.difference import model as difference
+    from preflight.doctor import model as examination
 
     makers: dict[str, Callable[[], dict[str, Any]]] = {
         "report": report.schema,
@@ -268,6 +274,7 @@ def schema(document: str) -> int:
         "site-rules": site_file.schema,
         "diagnosis": model.schema,
         "difference": difference.schema,
+        "examination": examination.schema,
         "events": events.schema,
     }
     found = makers[document]()

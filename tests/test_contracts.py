@@ -39,7 +39,7 @@ HEAVY = {
 #: The reader of YAML is itself imported only by a source that has some to read.
 ALLOWED = {
     "rich": {
-        *(f"preflight.{name}.telling" for name in ("diagnosis", "difference")),
+        *(f"preflight.{name}.telling" for name in ("diagnosis", "difference", "doctor")),
         *(f"preflight.reporters.{name}" for name in ("brief", "concise", "coverage", "live_table", "page", "sheet")),
     },
     "yaml": {"preflight.sources.lenient_yaml"},

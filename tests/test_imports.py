@@ -54,6 +54,7 @@ def tree(tmp_path: Path) -> Path:
         ["diagnose", "--help"],
         ["diff", "--help"],
         ["init", "--help"],
+        ["doctor", "--help"],
     ],
     ids=" ".join,
 )

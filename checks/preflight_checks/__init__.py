@@ -55,6 +55,13 @@ SYMPTOMS = tuple(
     )
 )
 
+#: What `preflight doctor` asks of the machine it runs on.
+EXAMINES = (
+    "preflight_checks.examining:frameworks",
+    "preflight_checks.examining:gpus",
+    "preflight_checks.examining:tools",
+)
+
 #: Every check as `module:attribute`, so that listing them imports none of them.
 PACK = (
     "preflight_checks.nodes:node_unreachable",

@@ -182,6 +182,18 @@ class Gatherer(Protocol):
 
 
 @runtime_checkable
+class Usable(Protocol):
+    """An executor that knows whether it could be used from this machine, before there is any job."""
+
+    async def usable(self, environment: Mapping[str, str], *, deadline_s: float) -> str:
+        """With what, in words: `OpenSSH_9.2p1`. Nothing is asked for, started or changed.
+
+        Raises ExecutorError that says what is not there; behind its last semicolon, what to do.
+        """
+        ...
+
+
+@runtime_checkable
 class Detector(Protocol):
     """An executor that recognises its own surroundings."""
 

@@ -73,6 +73,11 @@ class KubernetesExecutor:
         index = environment.get("JOB_COMPLETION_INDEX")
         return f"KUBERNETES_SERVICE_HOST and JOB_COMPLETION_INDEX={index} are set" if index else ""
 
+    async def usable(self, environment: Mapping[str, str], *, deadline_s: float) -> str:
+        """Which cluster is configured. Raises ExecutorError where none is, or its client cannot be imported."""
+        connected = await self._call("connect", deadline_s=deadline_s)
+        return f"{connected['where']}, namespace {connected['namespace']}; its API server was not asked"
+
     async def gather(self, wanted: Wanted) -> Gathered | None:
         """The pods there are, or those that are made here; nodes carry the names of the cluster's nodes.
 

@@ -39,6 +39,10 @@ class LocalExecutor:
         """The same with what was told."""
         return replace(self, interpreter=given.get("python", self.interpreter))
 
+    async def usable(self, environment: Mapping[str, str], *, deadline_s: float) -> str:
+        """This machine is there."""
+        return f"this machine plays up to {MOST_LOCAL} nodes; links between them are not measured"
+
     async def gather(self, wanted: Wanted) -> Gathered | None:
         """As many nodes as the job wants, all of them played by this machine.
 

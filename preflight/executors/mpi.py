@@ -131,6 +131,11 @@ class MpiExecutor:
         there = any(shutil.which(name) for name in _LAUNCHERS)
         return nodefiles.reason(environment) if there else ""
 
+    async def usable(self, environment: Mapping[str, str], *, deadline_s: float) -> str:
+        """Which mpirun there is. Raises ExecutorError where there is none, or it does not say which MPI it is of."""
+        await self._find()
+        return f"{self._program} ({'Open MPI' if self._family == 'openmpi' else 'MPICH, Intel MPI or a relative'})"
+
     async def gather(self, wanted: Wanted) -> Gathered | None:
         """The nodes of the batch system's job; None outside of any, where the user or the job has to name them.
 

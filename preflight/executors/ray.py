@@ -71,6 +71,12 @@ class RayExecutor:
         address = environment.get("RAY_ADDRESS", "")
         return f"RAY_ADDRESS={address} is set" if _ADDRESS.fullmatch(address) else ""
 
+    async def usable(self, environment: Mapping[str, str], *, deadline_s: float) -> str:
+        """Which cluster answers. Raises ExecutorError where Ray cannot be imported, or no cluster is there."""
+        address = self._address(environment)
+        versions = await self._connect(address, deadline_s)
+        return f"the Ray cluster at {address} (Ray {versions['ray']}, Python {versions['python']})"
+
     async def gather(self, wanted: Wanted) -> Gathered | None:
         """The nodes of the cluster, its head first.
 

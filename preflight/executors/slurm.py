@@ -58,6 +58,12 @@ except OSError as error:
 """
 
 
+def _require_srun(environment: Mapping[str, str]) -> None:
+    """Raise ExecutorError where there is no way into Slurm from here."""
+    if shutil.which("srun", path=environment.get("PATH")) is None:
+        raise ExecutorError("missing", "there is no srun on this machine, so no way into Slurm; use --on ssh")
+
+
 def _a_job(value: str) -> str:
     return "" if value.isdigit() and 0 < int(value) < 2**32 else f"{value!r} is no job; its number is expected"
 
@@ -90,6 +96,19 @@ class SlurmExecutor:
         job = environment.get("SLURM_JOB_ID", "")
         return f"SLURM_JOB_ID={job} is set: this is inside a Slurm job" if job.isdigit() else ""
 
+    async def usable(self, environment: Mapping[str, str], *, deadline_s: float) -> str:
+        """Which Slurm answers here. Raises ExecutorError where there is none, or its controller does not answer."""
+        _require_srun(environment)
+        version = await run_tool(["srun", "--version"], deadline_s=deadline_s, environment=environment)
+        named = version.output.strip() or "srun"
+        pinged = await run_tool(["scontrol", "ping"], deadline_s=deadline_s, environment=environment)
+        if pinged.code or " is UP" not in pinged.output:
+            why = pinged.last_error or pinged.output.strip() or f"it ended with code {pinged.code}"
+            raise ExecutorError(
+                "unreachable", f"there is {named}, and no controller of Slurm answers ({why}); see `scontrol ping`"
+            )
+        return f"{named}, and its controller answers"
+
     async def gather(self, wanted: Wanted) -> Gathered:
         """The nodes of the job; from outside of any, of an allocation made for this run.
 
@@ -97,8 +116,7 @@ class SlurmExecutor:
             ExecutorError: there is no Slurm here, or it gives no nodes.
             UsageError: a node was named that the job does not hold.
         """
-        if shutil.which("srun") is None:
-            raise ExecutorError("missing", "there is no srun on this machine, so no way into Slurm; use --on ssh")
+        _require_srun(wanted.environment)
         job, words, cluster = await self._find(wanted)
         self._job = job
         if not job.nodes:

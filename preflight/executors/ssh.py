@@ -20,6 +20,7 @@ from stat import S_ISDIR
 from preflight.executors import nodefiles
 from preflight.executors.base import ExecutorError, Gathered, Wanted
 from preflight.executors.pipe import PipeChannel, new_nonce, start_agent
+from preflight.executors.tool import run_tool
 from preflight.job.hostname import is_hostname
 from preflight.node import bootstrap
 from preflight.recording import Node
@@ -120,6 +121,25 @@ class SshExecutor:
     def detect(self, environment: Mapping[str, str]) -> str:
         """Whether this is a job of a batch system that has no way of its own into its nodes."""
         return nodefiles.reason(environment)
+
+    async def usable(self, environment: Mapping[str, str], *, deadline_s: float) -> str:
+        """Which client there is. Raises ExecutorError where there is none, or it does not take its configuration."""
+        try:
+            ran = await run_tool([self.program, *self.options, "-V"], deadline_s=deadline_s, environment=environment)
+        except ExecutorError as error:
+            if error.kind == "missing":
+                raise ExecutorError("missing", f"{error.message}; install an OpenSSH client") from None
+            raise
+        lines = [line.strip() for line in f"{ran.errors}\n{ran.output}".splitlines() if line.strip()]
+        if ran.code:
+            raise ExecutorError("crashed", f"`{self.program} -V` ended with code {ran.code}; install an OpenSSH client")
+        # A mistake in ~/.ssh/config shows only when a host is looked up.
+        tried = [self.program, *self.options, "-G", "localhost"]
+        looked = await run_tool(tried, deadline_s=deadline_s, environment=environment)
+        if looked.code:
+            understood = said_by_ssh("ssh", "localhost", looked.errors.splitlines(), looked.errors)
+            raise understood or ExecutorError("denied", f"`{' '.join(tried)}` says {looked.last_error!r}")
+        return lines[0] if lines else f"{self.program}, which does not say its version"
 
     async def gather(self, wanted: Wanted) -> Gathered | None:
         """The nodes of such a job; None outside of any. Raises ExecutorError when its list cannot be read."""
