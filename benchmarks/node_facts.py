@@ -109,10 +109,8 @@ def compare(cluster: Cluster, count: int, folder: Path, jobs: Path, peers: Path)
     for name, (cold, again) in found.items():
         ratios = f"{plain / again.wall_s:.1f} x {tuned / again.wall_s:>7.1f} x"
         print(f"  {name:<28}{cold.wall_s:>8.2f}{again.wall_s:>9.2f}{again.cpu_s:>8.1f}{again.values:>8}{ratios:>21}")
-    print(
-        "  again: the second round; values: scalars brought from one node, on average; ansible is: its time to this one,"
-    )
-    print("  as it comes and tuned")
+    print("  again: the second round; values: scalars brought from one node, on average; ansible is: its time to this")
+    print("  one, as it comes and tuned")
 
 
 _GROUP = Path("/sys/fs/cgroup/cpuacct") / f"preflight-facts-{os.getpid()}"

@@ -31,7 +31,7 @@ def load(me: Progress, *, optimizers: bool = False) -> Tuple[Any, Any]:
     Raises ProbeUnavailable of kind `missing`, with the reason, where they are not to be had.
     """
     me.entering("import of torch", loading=True)
-    # Nothing of what is imported is ever garbage: looking for some takes a tenth of the import, and half a second later.
+    # Nothing of what is imported is ever garbage: looking for it takes a tenth of the import, and half a second later.
     gc.disable()
     try:
         import torch

@@ -13,6 +13,7 @@ import pytest
 
 from preflight import api, cli
 from preflight.errors import UsageError
+from preflight.exhibit import Bars, Layout, Timeline
 from preflight.hosts import Hosts, hosts_of
 from preflight.recording import Facts, Fleet, Node, NodeRecord, Wish
 from preflight.reporters.base import Style
@@ -152,6 +153,15 @@ def test_servers_and_workers_without_any_job(folder: Path) -> None:
     assert report.run.wish == wish
     passed = {outcome.id: outcome.subject for outcome in report.outcomes if outcome.status.value == "pass"}
     assert "ssp, as wished by --mode, at most 1 steps ahead" in passed["SMK021"]
+    shown = {one.id: one for one in report.exhibits}
+    steps, places, held = shown["smoke.steps"], shown["servers.placement"], shown["servers.bytes"]
+    assert isinstance(steps, Timeline) and [lane.subject for lane in steps.lanes] == [
+        "server 0",
+        "worker 0",
+        "worker 1",
+    ]
+    assert isinstance(places, Layout) and len(places.places) == 3
+    assert isinstance(held, Bars) and [bar.label for bar in held.bars] == ["server 0"] and held.bars[0].value
 
 
 @pytest.mark.parametrize(

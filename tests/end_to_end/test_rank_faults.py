@@ -42,6 +42,14 @@ def test_a_healthy_run_is_go(cluster: Cluster, tmp_path: Path) -> None:
     assert checked.report["verdict"] == "go"
     passed = {outcome["id"] for outcome in checked.report["outcomes"] if outcome["status"] == "pass"}
     assert {"LNK001", "LNK002", "SMK001", "SMK002", "SMK003"} <= passed
+    assert checked.report["coverage"]["broken"] == []
+    shown = {one["id"]: one for one in checked.report["exhibits"]}
+    assert {mark["state"] for mark in shown["links.reach"]["marks"]} == {"ok"}
+    assert len(shown["links.reach"]["marks"]) == 12 and len(shown["links.latency"]["marks"]) == 12
+    lanes = shown["smoke.steps"]["lanes"]
+    assert [(lane["subject"], lane["node"]) for lane in lanes] == [(f"rank {n}", f"node{n + 1}") for n in range(4)]
+    assert all("training a few ordinary steps" in {span["phase"] for span in lane["spans"]} for lane in lanes)
+    assert [bar["group"] for bar in shown["smoke.stragglers"]["bars"]] == ["node1", "node2", "node3", "node4"]
 
 
 @pytest.mark.second_try

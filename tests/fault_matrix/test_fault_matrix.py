@@ -59,6 +59,18 @@ def test_a_fault_is_found_at_its_place_in_time_and_alone(
     others = {f["id"] for f in checked.report["findings"] if f["severity"] == "error"} - {row.id, *row.follows}
     assert not others, f"{sorted(others)} beside {row.id} in\n{checked.text}"
     assert checked.stage_s(row.stage) < NAMED_WITHIN_S
+    _shown(row, checked)
+
+
+def _shown(row: Fault, checked: Checked) -> None:
+    """Whatever is wrong, it can be shown; and the ways that are shown as bad are those of the nodes that are named."""
+    assert checked.report["coverage"]["broken"] == []
+    shown = {one["id"]: one for one in checked.report["exhibits"]}
+    assert {row["subject"] for row in shown["nodes"]["rows"]} == {"node1", "node2", "node3", "node4"}
+    if row.id == "LNK001" and row.status == "fail":
+        ways = shown["links.reach"]
+        bad = [{ways["rows"][m["row"]], ways["columns"][m["column"]]} for m in ways["marks"] if m["state"] == "bad"]
+        assert bad and all(ends & set(row.nodes) for ends in bad), ways
 
 
 def _found(row: Fault, checked: Checked) -> None:
