@@ -129,19 +129,24 @@ def check(
     paths: Sequence[str | Path],
     options: CheckOptions,
     *,
+    backup: bool = False,
     root: str | Path | None = None,
     configuration: Configuration | None = None,
     progress: Progress | None = None,
 ) -> tuple[Recording, Report]:
     """Lint the job in `paths`, look at its nodes and between them, train a few steps, and judge what was recorded.
 
+    With `backup` a spare worker of a parameter-server job waits for a place meanwhile, as in `smoke`.
+
     Raises:
         UsageError: the paths hold no job, the nodes cannot be told, or `configuration` names an unknown check.
     """
     wanted = _configured(configuration, (*rules_for(configuration), *checks_for(configuration)))
     jobs = jobs_in(paths, root=root, exclude=wanted.exclude)
+    wish = Wish(backup=backup)
+    _about_servers(wish, jobs, True)
     return _record(
-        "check", jobs, options, wanted, Wish(), progress, _apart_from_repositories(_chosen(paths, root, None)[0])
+        "check", jobs, options, wanted, wish, progress, _apart_from_repositories(_chosen(paths, root, None)[0])
     )
 
 
@@ -172,13 +177,19 @@ def smoke(
         jobs = jobs_in(paths, root=root, exclude=wanted.exclude)
     else:
         jobs = (_without_files(asked, options),)
-    given = asked.about_servers
-    if given and jobs and not any(has_servers(job) for job in jobs):
-        what = f"{', '.join(given)}: about parameter servers, and nothing says that the job has any"
-        raise UsageError(what if paths else f"{what}; --servers N --workers M starts some")
+    _about_servers(asked, jobs, bool(paths))
+    if asked.backup and asked.mode == "sync":
+        raise UsageError("--backup: where servers wait for every worker (--mode sync) none can be replaced")
     return _record(
         SMOKE, jobs, options, wanted, asked, progress, _apart_from_repositories(_chosen(paths, root, None)[0])
     )
+
+
+def _about_servers(wish: Wish, jobs: Sequence[Job], has_files: bool) -> None:
+    given = wish.about_servers
+    if given and jobs and not any(has_servers(job) for job in jobs):
+        what = f"{', '.join(given)}: about parameter servers, and nothing says that the job has any"
+        raise UsageError(what if has_files else f"{what}; --servers N --workers M starts some")
 
 
 def _without_files(wish: Wish, options: CheckOptions) -> Job:

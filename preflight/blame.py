@@ -21,6 +21,7 @@ class Limits:
     `loading_s`: heartbeats and progress may pause this long while libraries are loaded. `connect_s`: setting
     up a process group and its first collective. `settle_s`: how long the cause of a death may be reported after
     the deaths that it caused. `stopped_s`: shorter stops (a debugger, a core dump) are nobody's business.
+    `replace_s`: how long a spare worker may take to take a lost one's place; one that only lags has 5 s of that.
     `agree_s`: how long others may still take to say who they are, once two have contradicted each other.
     """
 
@@ -36,6 +37,7 @@ class Limits:
     dial_s: float = 3.0
     unresolved_s: float = 1.0
     agree_s: float = 1.0
+    replace_s: float = 15.0
 
 
 LIMITS = Limits()

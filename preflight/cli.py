@@ -169,6 +169,7 @@ def lint(paths: tuple[Path, ...], root: Path | None, **chosen: Any) -> int:
 )
 @click.option("--keep-going", is_flag=True, help="Run the smoke stage even after errors that will surely stop it.")
 @cli_live.SAVE
+@cli_live.BACKUP
 @cli_live.STEPS
 @cli_live.BEFORE
 @cli_live.LINKS
@@ -183,7 +184,8 @@ def check(paths: tuple[Path, ...], root: Path | None, save: Path | None, **chose
     from preflight import api
 
     def carry(wanted: CheckOptions, configuration: Configuration, progress: Progress) -> tuple[Recording, Report]:
-        return api.check(paths, wanted, root=root, configuration=configuration, progress=progress)
+        backup = bool(chosen["backup"])
+        return api.check(paths, wanted, backup=backup, root=root, configuration=configuration, progress=progress)
 
     return cli_live.run_live("check", carry, paths, root, save, chosen)
 

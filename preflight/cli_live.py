@@ -62,6 +62,12 @@ REACHING: Callable[[F], F] = together(
 SAVE = click.option(
     "--save", type=click.Path(path_type=Path, dir_okay=False), help="Keep the recording here, for judge."
 )
+BACKUP = click.option(
+    "--backup",
+    is_flag=True,
+    help="Parameter servers: have a spare worker wait, which takes the place of one that is lost or lags (not in sync "
+    "mode), and say how that went.",
+)
 STEPS = click.option("--steps", type=click.IntRange(1, 100_000), help="Training steps of the smoke run.")
 #: Up to where nodes have been found and asked.
 BEFORE: Callable[[F], F] = together(

@@ -58,6 +58,7 @@ def _drill(context: click.Context, parameter: click.Parameter, text: str | None)
     help="Have one process of the run play a fault: delay, loss, kill, stop, flip or double, by rank2, worker1 or "
     "server0 (the last one unless said), from step 3 on with @3. Shows how it looks and how fast it is named.",
 )
+@cli_live.BACKUP
 @cli_live.STEPS
 @cli_live.SAVE
 @cli_live.BEFORE
@@ -146,6 +147,7 @@ def smoke(
             chosen["staleness"],
             chosen["geo_steps"],
             drill=chosen["drill"],
+            backup=chosen["backup"],
         )
         return api.smoke(paths, wanted, wish=wish, root=root, configuration=configuration, progress=progress)
 

@@ -23,7 +23,7 @@ from preflight.blame import (
 )
 from preflight.joining import apart
 from preflight.meeting import all_inside, cannot_reach, endpoint_taken, unresolved
-from preflight.ranks import RANK, Member, RankView, views
+from preflight.ranks import RANK, SPARE, Member, RankView, views
 from preflight.reaching import unreached
 from preflight.recording import EventRecord, FactRecord
 from reference_trainer import phases
@@ -62,17 +62,33 @@ def culprit(
         [record for record in records if record.finished_s <= now_s],
         began_s=began_s,
     )
-    for look in (apart, _disagreeing, endpoint_taken, unresolved, _first_dead, _stopped, _silent):
+    together = apart(found, now_s, limits)
+    if together is not None:
+        return together
+    # Whoever was replaced is nobody's business any more.
+    taken = sum(view.replaced_at is not None for view in found.values())
+    found = {number: view for number, view in found.items() if view.replaced_at is None}
+    for look in (_disagreeing, endpoint_taken, unresolved, _first_dead, _stopped, _silent):
         named = look(found, now_s, limits)
         if named is not None:
-            return named
+            return None if _replaceable(named, found, taken, now_s, limits) else named
     if _settling(found, now_s, limits):
         return None
     for look in (_only_consequences, _never_started, cannot_reach, unreached, _frozen):
         named = look(found, now_s, limits)
         if named is not None:
-            return named
+            return None if _replaceable(named, found, taken, now_s, limits) else named
     return None
+
+
+def _replaceable(named: Culprit, found: Views, taken: int, now_s: float, limits: Limits) -> bool:
+    """Whether a spare worker may still take the place of the one who is named; `taken` places have one already."""
+    view = found.get(named.rank) if named.rank is not None else None
+    if view is None or view.role != "worker" or named.kind not in ("dead", "stopped", "stuck", "lost-node"):
+        return False
+    free = sum(other.role == SPARE and other.alive and other.started for other in found.values()) > taken
+    serving = all(other.alive for other in found.values() if other.role == "server")
+    return free and serving and now_s - named.since_s < limits.replace_s
 
 
 def _disagreeing(found: Views, now_s: float, limits: Limits) -> Culprit | None:
@@ -178,7 +194,9 @@ def _never_started(found: Views, now_s: float, limits: Limits) -> Culprit | None
 
 def _frozen(found: Views, now_s: float, limits: Limits) -> Culprit | None:
     """Follow who waits for whom to a member that waits for nobody and does not move."""
-    running = {v.rank: v for v in found.values() if v.alive and v.started and not v.done}
+    # A spare worker that waits for a place has nothing to do.
+    awake = [v for v in found.values() if v.role != SPARE or not v.idle]
+    running = {v.rank: v for v in awake if v.alive and v.started and not v.done}
     over = [v for v in running.values() if now_s - v.changed_at > _patience(v, found, limits)]
     ends = [v for v in over if not _awaited(v, found)]
     if not ends:

@@ -12,7 +12,7 @@ import anyio
 
 from preflight.culprit import LIMITS, Culprit, Limits, Member, culprit, decision_time
 from preflight.node.wire import Ask, Context, Done, Event, Failed
-from preflight.ranks import RANK
+from preflight.ranks import RANK, SPARE, replaced
 from preflight.recording import EventRecord, FactRecord, Unavailable
 from preflight.request import Request
 from reference_trainer import phases
@@ -59,7 +59,8 @@ def members_of(requests: Sequence[Request]) -> tuple[Member, ...]:
         number = int(params["rank"])
         if number in found:
             number = max(max(found), len(requests)) + 1
-        role, index = str(params.get("role", RANK)), params.get("index", params["rank"])
+        role = SPARE if params.get("spare") is True else str(params.get("role", RANK))
+        index = params.get("index", params["rank"])
         found[number] = Member(number, request.node, request.key, role, index if isinstance(index, int) else str(index))
     return tuple(found.values())
 
@@ -112,6 +113,8 @@ class _Gang:
     decided_s: float | None = None
     named: Culprit | None = None
     began_s: float = 0.0
+    #: Why those were ended whose place a spare worker has.
+    replaced: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.began_s = self.now()
@@ -152,6 +155,8 @@ class _Gang:
     def explained(self, record: FactRecord) -> FactRecord:
         """The record; of one that was ended, or ended itself, because of another one, with whose fault it was."""
         why, named = record.unavailable, self.named
+        if why is not None and record.request.key in self.replaced:
+            return replace(record, unavailable=replace(why, reason=self.replaced[record.request.key]))
         if why is None or named is None or record.request.key == named.key:
             return record
         because = f"because of {named.title}" if named.title else f"because {named.because}"
@@ -168,6 +173,7 @@ class _Gang:
         while len(self.records) < len(requests):
             await anyio.sleep(LOOK_S)
             at_s = self.now()
+            self._end_replaced(members)
             named = culprit(members, self.events, self.records, now_s=at_s, began_s=self.began_s, limits=self.limits)
             if named is None:
                 suspected_s = None
@@ -183,6 +189,18 @@ class _Gang:
             self.named = culprit(
                 members, self.events, self.records, now_s=at_s, began_s=self.began_s, limits=self.limits
             )
+
+    def _end_replaced(self, members: Sequence[Member]) -> None:
+        """End whoever a spare worker has replaced, when nobody else is left: stopped processes end by nothing else."""
+        running = {member.rank: member.key for member in members if not self._has_ended(member.key)}
+        gone = replaced(members, self.events)
+        if running and all(number in gone for number in running):
+            for number, key in running.items():
+                spare = gone[number]
+                who = f"{spare.name} on {spare.node}" if spare is not None else "a spare worker"
+                if key in self.running and key not in self.replaced:
+                    self.replaced[key] = f"stopped: {who} had taken its place"
+                    self.running[key].cancel()
 
     async def _end(self, named: Culprit, at_s: float) -> None:
         self.decided_s = at_s

@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from preflight.blame import Culprit, Limits, Views, blame, fold, names_text, title
-from preflight.ranks import RANK, RankView
+from preflight.ranks import RANK, SPARE, RankView
 
 #: The parts of a parameter-server run, and the key in a hello that says how many of each there are.
 _COUNTS = {"server": "servers", "worker": "workers"}
@@ -59,7 +59,7 @@ def apart(found: Views, now_s: float, limits: Limits) -> Culprit | None:
     but not for long, because what most of them say decides who is wrong.
     """
     # Spare workers have no place until they take one.
-    found = {number: view for number, view in found.items() if view.hello.get("spare") is not True}
+    found = {number: view for number, view in found.items() if view.role != SPARE}
     hellos = [_hello(view) for view in found.values() if view.hello]
     for hello in hellos:
         text = _wrong_by_itself(hello)

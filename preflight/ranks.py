@@ -16,6 +16,8 @@ from reference_trainer import phases
 _SIGABRT = 6
 #: The role of those who are alike, and are called by their number.
 RANK = "rank"
+#: Of a worker that waits to take the place of another one.
+SPARE = "spare"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,7 @@ class RankView:
         name, role: as in `Member`. `hello` is what it said of itself when it started.
         dials: the ports of others that it dialled, by their numbers; `dial_result` is about the master's of a
             collective.
+        replaced_at: when a server said that a spare worker has its place now.
         idle: it only waits for work; whoever waits for it in turn has sent something that did not arrive.
         heard_at: last word of the rank itself; `changed_at`: last time its main thread moved.
         entered, left: number of the last collective it entered and left; `inside` the one it is in, 0 when none.
@@ -104,6 +107,7 @@ class RankView:
     done: bool = False
     failure: Unavailable | None = None
     ended_at: float = 0.0
+    replaced_at: float | None = None
     problems: list[tuple[float, Mapping[str, Any]]] = field(default_factory=list)
 
     @property
@@ -157,6 +161,8 @@ def views(
             _hear_agent(view, event)
         elif view is not None and event.origin == "child":
             _hear_rank(view, event)
+            if event.data.get("event") == phases.REPLACED:
+                _replaced(found, event)
     for record in records:
         view = by_key.get(record.request.key)
         if view is None or (record.unavailable is not None and record.unavailable.kind == "cancelled"):
@@ -164,6 +170,19 @@ def views(
         view.ended_at = record.finished_s
         view.done, view.failure = record.unavailable is None, record.unavailable
     return found
+
+
+def replaced(members: Sequence[Member], events: Sequence[EventRecord]) -> dict[int, Member | None]:
+    """The numbers of those whose place a spare worker has taken, and who that was."""
+    by_number = {member.rank: member for member in members}
+    told = [event.data for event in events if event.origin == "child" and event.data.get("event") == phases.REPLACED]
+    return {_number(data.get("worker")): by_number.get(_number(data.get("spare"))) for data in told}
+
+
+def _replaced(found: Mapping[int, RankView], event: EventRecord) -> None:
+    lost = found.get(_number(event.data.get("worker")))
+    if lost is not None and lost.replaced_at is None:
+        lost.replaced_at = event.at_s
 
 
 def _hear_agent(view: RankView, event: EventRecord) -> None:

@@ -53,6 +53,7 @@ class Wish:
     Args:
         servers, workers: of a run without a job's files: how many of each.
         mode: `sync`, `async`, `ssp` or `geo`. `staleness` is the bound of `ssp`, `geo_steps` the local steps of `geo`.
+        backup: a spare worker waits to take the place of one that is lost, or that holds the others up.
         drill: the fault to play. A run that plays one is no verdict about the nodes.
     """
 
@@ -62,6 +63,7 @@ class Wish:
     staleness: int | None = None
     geo_steps: int | None = None
     drill: Drill | None = None
+    backup: bool = False
 
     @property
     def about_servers(self) -> tuple[str, ...]:
@@ -70,6 +72,7 @@ class Wish:
             "--mode": bool(self.mode),
             "--staleness": self.staleness is not None,
             "--geo-steps": self.geo_steps is not None,
+            "--backup": self.backup,
         }
         return tuple(name for name, present in given.items() if present)
 

@@ -30,6 +30,8 @@ DIAL = "dial"
 PROBLEM = "problem"
 #: Said by whoever plays a fault that was asked for, just before it does.
 DRILL = "drill"
+#: Said by a server: a spare worker has taken the place of one that was lost, or that held the others up.
+REPLACED = "replaced"
 #: Said by the head, once: when it decided who is to blame. Whoever judges the events later decides as of that time.
 DECIDED = "decided"
 

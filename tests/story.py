@@ -17,9 +17,13 @@ __all__ = ["Story"]
 class Story:
     """What the members of a run said, told in order. Number r runs on node r."""
 
-    def __init__(self, world_size: int, *, servers: int = 0) -> None:
-        """A collective of so many ranks; or, with `servers`, a group whose first members are servers."""
+    def __init__(self, world_size: int, *, servers: int = 0, spares: int = 0) -> None:
+        """A collective of so many ranks; or, with `servers`, a group whose first members are servers.
+
+        The last `spares` of them are spare workers.
+        """
         self.servers = servers
+        self.workers = world_size - servers - spares
         self.requests = [Request("m:f", f"node{r}", {"rank": r, **self._part(r)}, group="g") for r in range(world_size)]
         self.events: list[EventRecord] = []
         self.records: list[FactRecord] = []
@@ -80,7 +84,7 @@ class Story:
             right = {
                 **self._part(number),
                 "servers": self.servers,
-                "workers": len(self.requests) - self.servers,
+                "workers": self.workers,
                 "server_endpoints": endpoints,
                 "endpoint": endpoints[number] if number < self.servers else "",
                 "parameters": "abc",
@@ -100,7 +104,8 @@ class Story:
             return {}
         if number < self.servers:
             return {"role": "server", "index": number}
-        return {"role": "worker", "index": number - self.servers}
+        index = number - self.servers
+        return {"role": "worker", **({"index": 0, "spare": True} if index >= self.workers else {"index": index})}
 
     def _add(self, rank: int, at_s: float, origin: str, data: dict[str, Any]) -> None:
         request = self.requests[rank]

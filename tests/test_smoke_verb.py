@@ -90,6 +90,11 @@ def test_what_plans_of_the_smoke_run_look_at_is_declared(wish: Wish, address: st
         (["run.sh", "--hosts", "a", "--servers", "2", "--workers", "2"], "for a run without a job"),
         (["run.sh", "--hosts", "a,b", "--mode", "ssp", "--staleness", "1"], "--mode, --staleness: about parameter"),
         (["--hosts", "a,b", "--python", "python3", "--geo-steps", "2"], "--servers N --workers M starts some"),
+        (["run.sh", "--hosts", "a,b", "--backup"], "--backup: about parameter servers"),
+        (
+            ["--hosts", "a", "--python", "p", "--servers", "1", "--workers", "1", "--backup", "--mode", "sync"],
+            "wait for every worker (--mode sync) none can be replaced",
+        ),
         (["run.sh", "--to", "x"], "--to: only together with --as-launched"),
         (["run.sh", "--as-launched", "--hosts", "a"], "--hosts: not together with --as-launched"),
         (["run.sh", "--hosts", "a", "--prelude"], "it needs --trust-job too"),
@@ -225,6 +230,44 @@ def test_a_drill_is_named_and_is_no_verdict(text: str, wish: Wish, check: str, s
     assert f"DRILL {text}: a fault was played in this run" in shown and "DRILL GO" in shown
     assert hosts_of(kept) == Hosts(passing=(), failing=(), untold=("a", "b", "c")), "it says nothing of the nodes"
     assert json.loads(SARIF.render(kept, Style()))["runs"][0]["properties"]["drill"] == text
+
+
+def test_a_spare_worker_goes_where_the_least_runs_and_is_told_that_it_is_one() -> None:
+    def planned(wish: Wish) -> list[Any]:
+        fleet = Fleet(tuple(NodeRecord(Node(name, i, f"10.0.0.{i}")) for i, name in enumerate("abcd")), wish=wish)
+        (check,) = (check for check in api.checks_for(None) if check.meta.id == "SMK028")
+        return list(check.plan(job_of(wish), fleet, Facts()))
+
+    wish = Wish(servers=1, workers=2, mode="async", backup=True)
+    *others, spare = planned(wish)
+    assert [request.node for request in (*others, spare)] == ["a", "b", "c", "d"]
+    assert (spare.params["spare"], spare.params["role"], spare.params["rank"]) == (True, "worker", 3)
+    assert {request.params["spares"] for request in (*others, spare)} == {1}
+    assert {tuple(request.params["numbers"]["spare"]) for request in (*others, spare)} == {(3,)}
+    assert not any("spare" in request.params for request in others)
+    for without in (replace(wish, backup=False), replace(wish, mode="sync")):
+        assert len(planned(without)) == 3 and not any("spares" in request.params for request in planned(without))
+    (drilled,) = [r for r in planned(replace(wish, drill=read_drill("kill"))) if "drill" in r.params]
+    assert (drilled.params["role"], drilled.params["index"], "spare" in drilled.params) == ("worker", 1, False)
+
+
+@pytest.mark.smoke
+@pytest.mark.slow
+def test_a_killed_worker_is_replaced_and_the_run_goes_on(folder: Path) -> None:
+    needs_torch()
+    options = CheckOptions(hosts="a,b,c,d", executor="local", python=sys.executable)
+    wish = Wish(servers=1, workers=2, mode="async", backup=True, drill=read_drill("kill:worker1@7"))
+    recording, report = api.smoke([], options, wish=wish)
+    assert (report.exit_code, report.verdict.value) == (0, "go"), [f.message for f in report.findings]
+    (finding,) = report.findings
+    assert (finding.id, finding.severity.value, finding.nodes) == ("SMK028", "info", ("c",))
+    assert "worker 1 on c was killed by SIGKILL at step 7 of the phase with known gradients" in finding.message
+    assert "spare 0 on d took its place" in finding.message and "the run came to its end" in finding.message
+    passed = {outcome.id: outcome.subject for outcome in report.outcomes if outcome.status.value == "pass"}
+    assert {"SMK021", "SMK022", "SMK023", "SMK024", "SMK025", "SMK027", "SMK031"} <= set(passed)
+    assert "80 pushes, each applied once" in passed["SMK025"] and "spare 0 on d took its place" in passed["SMK031"]
+    again = api.judge(load(save(recording)))
+    assert [finding.message for finding in again.findings] == [finding.message]
 
 
 @pytest.mark.smoke

@@ -226,6 +226,7 @@ PACK = (
     "preflight_checks.smoke.server_results:updates_lost_doubled_or_stale",
     "preflight_checks.smoke.server_load:server_load_uneven",
     "preflight_checks.smoke.server_results:servers_trained_nothing",
+    "preflight_checks.smoke.server_recovery:worker_replaced",
     "preflight_checks.smoke.drill_named:drill_not_named",
 )
 

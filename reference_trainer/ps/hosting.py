@@ -31,6 +31,8 @@ class Guest:
         self.channel = channel
         self.index = -1 if said.get("spare") else int(said["index"])
         self.spare = bool(said.get("spare"))
+        #: Its number among the spare ones.
+        self.spare_index = int(said.get("index", 0)) if self.spare else 0
         self.host = str(said.get("host", ""))[:255]
         self.pid = int(said["pid"]) if isinstance(said.get("pid"), int) else 0
         self.pushes = self.pulls = self.lookups = 0

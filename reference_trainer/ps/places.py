@@ -79,6 +79,6 @@ def take(host: Hosting, guest: Guest, worker: int) -> Tuple[int, int, int]:
         guest.pulls += left.pulls if left is not None else 0
         guest.lookups += left.lookups if left is not None else 0
         took_s = round(time.monotonic() - at_s, 3)
-        host.replaced.append(Replacement(worker, was, guest.host, phase, clock, why, took_s))
+        host.replaced.append(Replacement(worker, was, guest.host, phase, clock, why, took_s, guest.spare_index))
         host.slots[worker].asked = [-1] * len(host.told.plan.tables)
     return clock, parts, phase

@@ -18,7 +18,10 @@ class Stranger:
 
 @dataclass(frozen=True)
 class Replacement:
-    """A worker whose place a spare one took: at this clock, `after_s` after its connection was given up."""
+    """A worker whose place a spare one took: at this clock, `after_s` after its connection was given up.
+
+    `spare` is the number of the spare one among its like.
+    """
 
     worker: int
     was_host: str
@@ -27,6 +30,7 @@ class Replacement:
     clock: int
     why: str
     after_s: float
+    spare: int = 0
 
 
 @dataclass(frozen=True)

@@ -138,12 +138,14 @@ def _supervise(host: Hosting, me: Progress) -> None:
     me.entering("workers to join", waiting_for=numbers_of(everybody, told.worker_numbers))
     joined_by = time.monotonic() + told.timeout_s
     phase = settings.JOINING
+    told_of = 0
     while not host.over.is_set():
         with state.changed:
             state.changed.wait(_LOOK_S)
             if state.ended is not None:
                 raise state.ended
             now = state.phase
+        told_of = _tell_places(host, me, told_of)
         if now != phase:
             _passed(host, me, phase, now)
             phase = now
@@ -154,6 +156,7 @@ def _supervise(host: Hosting, me: Progress) -> None:
             raise Ended("workers %s did not come to server %d within %g s" % (names, told.index, told.timeout_s))
         _look_after_places(host, phase)
     _passed(host, me, phase, state.phase)
+    _tell_places(host, me, told_of)
     me.left()
     _await_goodbyes(host, _GOODBYE_S)
 
@@ -210,6 +213,23 @@ def _look_after_places(host: Hosting, phase: int) -> None:
         why = host.vacant[late[0]] if late else ""
     if late:
         raise Ended("%s; no spare worker came" % why, worker=late[0])
+
+
+def _tell_places(host: Hosting, me: Progress, told_of: int) -> int:
+    """Say which places spare workers have taken since this was told last; how many there are now."""
+    told = host.told
+    with host.lock:
+        taken = host.replaced[:]
+    for one in taken[told_of:]:
+        me.say(
+            phases.REPLACED,
+            worker=told.worker_numbers[one.worker],
+            spare=told.spare_numbers[one.spare] if one.spare < len(told.spare_numbers) else None,
+            clock=one.clock,
+            why=one.why,
+            seconds=one.after_s,
+        )
+    return len(taken)
 
 
 def _await_goodbyes(host: Hosting, limit_s: float) -> None:

@@ -54,6 +54,7 @@ class Settings:
     task: Any
     server_numbers: Tuple[int, ...]
     worker_numbers: Tuple[int, ...]
+    spare_numbers: Tuple[int, ...] = ()
     drill: Dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -145,6 +146,7 @@ def _read(params: Dict[str, Any], role: str) -> Settings:
         task=task,
         server_numbers=_numbers(numbers.get("server"), 0, servers),
         worker_numbers=_numbers(numbers.get("worker"), servers, workers),
+        spare_numbers=_numbers(numbers.get("spare"), servers + workers, spares),
         drill=dict(params.get("drill") or {}),
     )
 

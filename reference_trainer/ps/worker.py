@@ -36,6 +36,8 @@ def worker(params: Dict[str, Any], emit: Emit) -> WorkerReport:
         hello.say(params, me, "worker")
         told = settings.read(params, "worker")
         if framework.is_paddle(params):
+            if told.spare:
+                return _not_needed(told, me)
             from reference_trainer.paddle.worker import worker as train
 
             return train(told, me)
@@ -97,6 +99,14 @@ def _run(told: Settings, me: Progress) -> WorkerReport:
     return found
 
 
+def _not_needed(told: Settings, me: Progress) -> WorkerReport:
+    """What a spare worker says of a run over Paddle's own servers, which replace nobody."""
+    me.reached(phases.DONE)
+    host = socket.gethostname()
+    said = (told.rank, -1, told.servers, told.workers, host, told.mode, "cpu", "paddle")
+    return WorkerReport(*said, spare=True)
+
+
 class _Run:
     """The phases of one worker, from the first barrier to goodbye."""
 
@@ -128,7 +138,7 @@ class _Run:
         told, me, client = self._told, self._me, self._client
         phase, clock = settings.JOINING, 0
         if told.spare:
-            me.entering("a place to take", waiting_for=list(told.server_numbers[:1]))
+            me.entering("a place to take", waiting_for=list(told.server_numbers[:1]), idle=True)
             place = client.await_place()
             if place is None:
                 me.left()

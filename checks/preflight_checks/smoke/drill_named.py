@@ -29,6 +29,8 @@ from reference_trainer.collective import rank as run_rank
 #: Seconds from the fault to its name: of a death, of a stop, and with room for a busy head. What shows in results is
 #: named at the end of the run.
 LIMIT_S = {"kill": 3.0, "stop": 8.0}
+#: The same until a spare worker has its place: who only holds others up is given 5 s, and all may wait for a barrier.
+REPLACED_S = 15.0
 _DONE = {
     "kill": "was killed",
     "stop": "was stopped",
@@ -109,6 +111,8 @@ def _who(run: GangRun) -> str:
 def _judged(job: Job, fleet: Fleet, facts: Facts, run: GangRun, found: Played, at_s: float) -> Verdict:
     drill = found.drill
     began = f"drill: {found.title} {_DONE[drill.kind]} at {at_s:.1f} s"
+    if isinstance(run, ServerRun) and found.rank in run.replaced:
+        return _replaced(run, found, at_s, began)
     if drill.kind in _NAMED_AS:
         limit, named_s = LIMIT_S[drill.kind], decision_time(run.events, run.records)
         blamed = run.blamed
@@ -125,6 +129,18 @@ def _judged(job: Job, fleet: Fleet, facts: Facts, run: GangRun, found: Played, a
     if how:
         return passed(f"{began}; named when the run ended, {ended_s:.1f} s later: {how}")
     return _missed(found, f"{began}, and nothing at the end of the run says so", "nobody was named")
+
+
+def _replaced(run: ServerRun, found: Played, at_s: float, began: str) -> Verdict:
+    """Where a spare worker waits, whoever is lost is not named in the midst of the run: it goes on without."""
+    told = [e for e in run.events if e.data.get("event") == phases.REPLACED and e.data.get("worker") == found.rank]
+    after_s = min(event.at_s for event in told) - at_s
+    spare = run.replaced[found.rank]
+    who = f"{spare.name} on {spare.node}" if spare is not None else "a spare worker"
+    if after_s <= REPLACED_S:
+        return passed(f"{began}; {who} took its place {after_s:.1f} s later")
+    seen = f"{who} took its place {after_s:.1f} s later"
+    return _missed(found, f"{began}, and {seen}; at most {REPLACED_S:g} s was expected", seen)
 
 
 def _missed(found: Played, message: str, seen: str) -> Verdict:

@@ -139,8 +139,9 @@ def server_endpoint_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
         opened = [e for e in run.events if e.data.get("event") == phases.DIAL and e.data.get("result") == "open"]
         pairs = {(event.request_key, event.data.get("to")) for event in opened}
         servers = len([member for member in run.members if member.role == "server"])
-        if pairs and len(pairs) >= servers * (len(run.members) - servers):
-            yield passed(f"server endpoints: {servers} opened by all {len(run.members) - servers} workers")
+        others = [member for member in run.members if member.role != "server"]
+        if pairs and len(pairs) >= servers * len(others):
+            yield passed(f"server endpoints: {servers} opened by {names_text(others)}")
         else:
             yield unknown("server endpoints", f"blocked by {blocker(run)}: not everybody came so far")
         return

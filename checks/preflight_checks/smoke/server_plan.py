@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from preflight.job import Claim, Job, alternatives
+from preflight.ranks import SPARE
 from preflight.recording import Facts, Fleet
 from preflight.request import Request, probe_name
 from preflight_checks.demands import scopes
@@ -14,7 +15,7 @@ from preflight_checks.probes.environment import environment
 from preflight_checks.probes.server_place import server_place
 from preflight_checks.servers.server_layout import dealing, is_ps
 from preflight_checks.smoke.drilled import with_drill
-from preflight_checks.smoke.server_processes import SERVER, Process, processes
+from preflight_checks.smoke.server_processes import SERVER, WORKER, Process, processes
 from preflight_checks.smoke.smoke_plan import DEADLINE_S
 from preflight_checks.smoke.smoke_plan import READS as READS_OF_RANKS
 from preflight_checks.smoke.smoke_size import gpus_on
@@ -92,16 +93,36 @@ def plan_servers(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     """One request for each server and worker, all of one group; servers first."""
     found = processes(job, fleet, facts) if not no_servers(job, fleet) else ""
     if not isinstance(found, str):
-        requests = list(_requests(job, fleet, facts, found))
-        yield from with_drill(requests, fleet.wish.drill, [process.kind for process in found])
+        mode = mode_of(job, fleet)
+        requests = list(_requests(job, fleet, facts, found, mode))
+        if has_spare(fleet, mode):
+            requests = [replace(r, params={**r.params, "spares": 1}) for r in (*requests, _spare(fleet, requests))]
+        yield from with_drill(
+            requests, fleet.wish.drill, [*(process.kind for process in found), SPARE][: len(requests)]
+        )
 
 
-def _requests(job: Job, fleet: Fleet, facts: Facts, found: tuple[Process, ...]) -> Iterator[Request]:
-    mode = mode_of(job, fleet)
+def has_spare(fleet: Fleet, mode: Mode) -> bool:
+    """Whether a spare worker waits for a place: it was asked for, and servers do not wait for every worker."""
+    return fleet.wish.backup and mode.name != "sync"
+
+
+def _spare(fleet: Fleet, requests: Sequence[Request]) -> Request:
+    """A worker without a place, on the node that has the fewest processes; of several on the last one."""
+    busy = Counter(request.node for request in requests)
+    node = min(reversed(fleet.nodes), key=lambda node: busy[node.name]).name
+    like = next(request for request in reversed(requests) if request.probe == probe_name(run_worker))
+    own = {"rank": len(requests), "index": 0, "spare": True, "role": WORKER, "worker_device": "cpu"}
+    return replace(like, node=node, params={**like.params, **own})
+
+
+def _requests(job: Job, fleet: Fleet, facts: Facts, found: tuple[Process, ...], mode: Mode) -> Iterator[Request]:
     policy, least = dealing(job)
     numbers: dict[str, list[int]] = {"server": [], "worker": []}
     for number, process in enumerate(found):
         numbers[process.kind].append(number)
+    if has_spare(fleet, mode):
+        numbers[SPARE] = [len(found)]
     for number, process in enumerate(found):
         params: dict[str, object] = {
             "rank": number,

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from preflight.job import Job
 from preflight.judgement import Verdict, not_applicable, unknown
-from preflight.ranks import Member
+from preflight.ranks import Member, replaced
 from preflight.recording import Facts, Fleet, Observed, Seen
 from preflight_checks.demands import fold
 from preflight_checks.smoke.gang_run import GangRun, gang_run
@@ -33,11 +33,23 @@ class ServerRun(GangRun):
 
     servers: tuple[tuple[str, ServerReport], ...]
     workers: tuple[tuple[str, WorkerReport], ...]
+    #: Spare workers that nobody needed.
+    unneeded: tuple[tuple[str, WorkerReport], ...] = ()
 
     @property
     def complete(self) -> bool:
-        """Everybody came to the end."""
-        return bool(self.records) and len(self.servers) + len(self.workers) == len(self.records)
+        """Everybody came to the end, but for those whose place a spare worker took."""
+        ended = len(self.servers) + len(self.workers) + len(self.unneeded)
+        left = [record for record in self.records if record.unavailable is not None]
+        gone = {member.key for member in self.members if member.rank in self.replaced}
+        return (
+            bool(self.records) and ended + len(left) == len(self.records) and all(r.request.key in gone for r in left)
+        )
+
+    @property
+    def replaced(self) -> dict[int, Member | None]:
+        """The numbers of workers whose place a spare one took, and who that was."""
+        return replaced(self.members, self.events)
 
     def member(self, number: int) -> Member | None:
         """Who has this number."""
@@ -49,7 +61,9 @@ def server_run_of(job: Job, facts: Facts) -> ServerRun:
     group = group_of(job)
     run = gang_run(facts, group)
     servers, workers = _reports(facts.each(run_server), group), _reports(facts.each(run_worker), group)
-    return ServerRun(run.records, run.events, run.blamed, run.claims, servers, workers)
+    placed = tuple((node, report) for node, report in workers if report.index >= 0)
+    unneeded = tuple((node, report) for node, report in workers if report.index < 0)
+    return ServerRun(run.records, run.events, run.blamed, run.claims, servers, placed, unneeded)
 
 
 def _reports(seen: Iterable[Seen[T]], group: str) -> tuple[tuple[str, T], ...]:
