@@ -7,6 +7,7 @@ Ray is used where it is installed. All contestants run at once and take turns, o
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import statistics
@@ -14,12 +15,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from benchmarks.ps_transfer import congestion, connected, processor_s
+from preflight.node.process import die_with_parent
 
 ROOT = Path(__file__).parents[1]
 PEERS = ("pyzmq==27.3.0", "numpy==2.4.0")
@@ -29,7 +31,7 @@ MODELS = {
     "dense 784-256-10": ({"inputs": 784, "hidden": 256, "slots": 0}, 60),
     "sparse 1M x 16": ({"inputs": 13, "hidden": 64, "classes": 2, "rows": 1000000, "width": 16, "slots": 26}, 60),
 }
-AIMS = {"pyzmq": 1.2, "torch RPC": 2.0, "Ray": 4.0}
+AIMS = {"pyzmq": 1.2, "torch RPC": 2.0, "Ray": 4.0, "paddle": 5.0}
 
 
 @dataclass
@@ -61,7 +63,13 @@ def main() -> int:
 
 def contest(title: str, options: dict[str, int], count: int, rounds: int) -> None:
     """All contestants in turns."""
-    contestants = [make(options) for make in (ours, over_zmq, over_rpc, over_ray)]
+    makers = [functools.partial(make, options) for make in (ours, over_zmq, over_rpc, over_ray)]
+    turns(title, makers, count, rounds)
+
+
+def turns(title: str, makers: Sequence[Callable[[], Contestant]], count: int, rounds: int) -> None:
+    """Contestants one after the other in each round; the first is ours."""
+    contestants = [make() for make in makers]
     found: dict[str, list[tuple[float, float]]] = {contestant.name: [] for contestant in contestants}
     try:
         for number in range(rounds + 1):
@@ -90,7 +98,7 @@ def show(title: str, found: dict[str, list[tuple[float, float]]]) -> None:
         by_cpu = statistics.median(theirs[1] / mine[1] for theirs, mine in zip(times, base, strict=True))
         rate, cpu_ms = (statistics.median(1 / t[0] for t in times), statistics.median(t[1] for t in times) * 1e3)
         between = f"({min(ratios):.2f}-{max(ratios):.2f})"
-        aim = f"{AIMS[name]:.1f}" if name in AIMS else ""
+        aim = next((f"{value:.1f}" for start, value in AIMS.items() if name.startswith(start)), "")
         print(f"  {name:<12}{rate:>9.0f}{cpu_ms:>9.2f}{statistics.median(ratios):>8.2f} x{between:>16}", end="")
         print(f"{by_cpu:>7.2f} x{aim:>7}", flush=True)
 
@@ -269,8 +277,23 @@ class Commanded:
         os.close(self._answers)
 
 
-def commanded(name: str, server: int, workers: list[Commanded], more: tuple[int, ...] = ()) -> Contestant:
-    """A contestant of processes of our own."""
+class Trains(Protocol):
+    """A worker's process, whoever made it."""
+
+    pid: int
+
+    def tell(self, count: int) -> None:
+        """Begin."""
+
+    def took(self) -> float:
+        """Wait for the end; the seconds."""
+
+    def close(self) -> None:
+        """End it."""
+
+
+def commanded(name: str, server: int, workers: Sequence[Trains], more: tuple[int, ...] = ()) -> Contestant:
+    """A contestant of processes that were started here."""
 
     def steps(count: int) -> list[float]:
         for worker in workers:
@@ -292,6 +315,7 @@ def forked(run: Callable[[], None]) -> int:
     if pid:
         return pid
     try:
+        die_with_parent()
         run()
     except BaseException:
         import traceback

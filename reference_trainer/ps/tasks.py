@@ -70,7 +70,7 @@ class Network:
 
     def ids(self, table: int, worker: int, step: int) -> Any:
         """The rows that a worker's batch looks up, with repetitions: int64[n]."""
-        return self._data(worker)[1].flatten()
+        return self.samples(worker)[1].flatten()
 
     def step(self, worker: int, step: int, weights: Sequence[Any], rows: Sequence[Any]) -> Any:
         """The loss of one step, from parameters in the order of `dense` and the rows looked up: a scalar tensor.
@@ -80,7 +80,7 @@ class Network:
         """
         import torch
 
-        features, found, labels = self._data(worker)
+        features, found, labels = self.samples(worker)
         device = weights[0].device
         joined = features.to(device)
         if self._slots:
@@ -91,7 +91,8 @@ class Network:
             torch.nn.functional.linear(hidden, weights[2], weights[3]), labels.to(device)
         )
 
-    def _data(self, worker: int) -> Tuple[Any, Any, Any]:
+    def samples(self, worker: int) -> Tuple[Any, Any, Any]:
+        """A worker's features float32[batch, inputs], rows int64[batch, slots], and labels int64[batch]."""
         import torch
 
         if worker not in self._samples:
