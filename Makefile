@@ -70,6 +70,9 @@ wheels: $(VENV)/.installed ## write the table of what wheels were built for anew
 tables: $(VENV)/.installed ## generate the tables of launcher options anew (fetches the pinned distributions)
 	$(BIN)/python -m tools.tables
 
+pictures: $(VENV)/.installed ## take the pictures of the documentation anew (in a Chromium)
+	$(BIN)/python -m tools.pictures
+
 docs: $(VENV)/.installed ## write generated pages, shown output and pictures anew
 	$(BIN)/python -m tools.modules
 	$(BIN)/python -m tools.fields

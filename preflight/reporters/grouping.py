@@ -10,6 +10,7 @@ from preflight.config_file import declared_by, unknown
 from preflight.outcome import Evidence, Finding, Outcome, Severity
 from preflight.report import Report
 from preflight.reporters.clean import fold_nodes
+from preflight.stakes import Saved
 
 #: Of one finding so many things seen are shown.
 _MOST_EVIDENCE = 8
@@ -33,6 +34,26 @@ def mendable(safe: int, unsafe: int) -> str:
     if unsafe:
         said.append(f"{unsafe} {'' if safe else 'can be mended '}by --fix --unsafe-fixes")
     return ", ".join(said)
+
+
+def saved_words(saved: Saved) -> str:
+    """`4 nodes x 8 GPUs x 30 min = 16 GPU-hours, for which all would have waited because of WLD001`."""
+    gpus = f" x {saved.gpus_per_node} GPUs" if saved.gpus_per_node else ""
+    hours = f"{saved.gpu_hours:.3g} GPU-hours" if saved.gpu_hours else f"{saved.node_hours:.3g} node-hours"
+    money = f", {saved.cost:,.2f} at {saved.price_per_gpu_hour:g} each" if saved.cost is not None else ""
+    whole = f"{saved.nodes} nodes{gpus} x {_minutes(saved.timeout_s)} = {hours}{money}"
+    return f"{whole}, for which all would have waited because of {', '.join(saved.findings)}"
+
+
+def saved_whence(saved: Saved) -> tuple[str, ...]:
+    """Where each number of that comes from, a line each."""
+    gpus = (f"GPUs: {saved.gpus_from}",) if saved.gpus_from else ()
+    return (f"nodes: {saved.nodes_from}", *gpus, f"{_minutes(saved.timeout_s)}: {saved.timeout_from}")
+
+
+def _minutes(seconds: int) -> str:
+    """`15 min`, `90 s`."""
+    return f"{seconds // 60} min" if seconds % 60 == 0 else f"{seconds} s"
 
 
 def folded_evidence(evidence: Sequence[Evidence]) -> Sequence[Evidence]:

@@ -14,7 +14,7 @@ from preflight.report import ExitCode, Report
 from preflight.reporters.base import Style
 from preflight.reporters.clean import clean, fold_nodes
 from preflight.reporters.coverage import print_coverage
-from preflight.reporters.grouping import count, counted, folded_evidence, mendable
+from preflight.reporters.grouping import count, counted, folded_evidence, mendable, saved_whence, saved_words
 from preflight.reporters.palette import SEVERITIES, VERDICTS
 from preflight.reporters.sheet import Sheet
 
@@ -231,19 +231,9 @@ class Page:
         found = self._report.saved
         if found is None:
             return
-        gpus = f" x {found.gpus_per_node} GPUs" if found.gpus_per_node else ""
-        hours = f"{found.gpu_hours:.3g} GPU-hours" if found.gpu_hours else f"{found.node_hours:.3g} node-hours"
-        money = f", {found.cost:,.2f} at {found.price_per_gpu_hour:g} each" if found.cost is not None else ""
-        names = ", ".join(found.findings)
-        whole = f"{found.nodes} nodes{gpus} x {_minutes(found.timeout_s)} = {hours}{money}"
-        self._sheet.wrapped(
-            f"saved: {whole}, for which all would have waited because of {names}", indent=0, hanging=2, style="green"
-        )
-        if whence:
-            self._sheet.wrapped(f"nodes: {found.nodes_from}")
-            if found.gpus_from:
-                self._sheet.wrapped(f"GPUs: {found.gpus_from}")
-            self._sheet.wrapped(f"{_minutes(found.timeout_s)}: {found.timeout_from}")
+        self._sheet.wrapped(f"saved: {saved_words(found)}", indent=0, hanging=2, style="green")
+        for line in saved_whence(found) if whence else ():
+            self._sheet.wrapped(line)
 
     def mendable(self) -> None:
         """How many findings can be mended by an option."""
@@ -280,11 +270,6 @@ class Page:
                 style="bold yellow",
             )
         self._sheet.line(line)
-
-
-def _minutes(seconds: int) -> str:
-    """`15 min`, `90 s`."""
-    return f"{seconds // 60} min" if seconds % 60 == 0 else f"{seconds} s"
 
 
 def _window(location: Location, width: int) -> tuple[str, int, int]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from preflight.outcome import Edit, Finding, Fix, Location
 from preflight.reporters.clean import fold_nodes
 from preflight.reporters.grouping import folded_evidence
-from preflight.reporters.html.view import Change, FindingView, FixView, Place, Seen
+from preflight.reporters.html.view import Change, CommandView, FindingView, FixView, Place, Seen
 
 #: So many characters of a line before its marked part are kept.
 _BEFORE = 80
@@ -31,6 +31,7 @@ def finding_view(finding: Finding) -> FindingView:
             Seen(item.observed, item.node, item.expected, item.command) for item in folded_evidence(finding.evidence)
         ),
         remedy=finding.remedy,
+        commands=commands_of(finding),
         fix=_fix(finding.fix, finding.locations) if finding.fix is not None else None,
         explain=f"preflight explain {finding.id}",
         suppression=finding.suppression,
@@ -43,11 +44,17 @@ def anchor_of(finding: Finding) -> str:
     return "f-" + "".join(c if c.isascii() and c.isalnum() else "-" for c in f"{finding.id}-{finding.fingerprint}")
 
 
-def command_of(finding: Finding) -> str:
-    """A command that mends the finding or shows its cause; empty where there is none."""
+def commands_of(finding: Finding) -> tuple[CommandView, ...]:
+    """What to paste to do what the remedy says."""
+    return tuple(CommandView(one.line, fold_nodes(one.nodes)) for one in finding.commands)
+
+
+def first_commands(finding: Finding) -> tuple[CommandView, ...]:
+    """What to paste first: what mends the finding; else what shows its cause, if there is such a thing."""
     if finding.fix is not None:
-        return _fix_command(finding.fix)
-    return next((item.command for item in finding.evidence if item.command), "")
+        return (CommandView(_fix_command(finding.fix)),)
+    looks = (CommandView(item.command, item.node) for item in finding.evidence if item.command)
+    return commands_of(finding) or tuple(looks)[:1]
 
 
 def place_of(location: Location, message: str = "") -> Place:

@@ -8,10 +8,10 @@ from preflight.hosts import hosts_of
 from preflight.outcome import Finding, Severity, Status, VerdictKind
 from preflight.report import ExitCode, Report
 from preflight.reporters.clean import fold_nodes
-from preflight.reporters.grouping import by_reason, count, counted
-from preflight.reporters.html.findings import anchor_of, command_of
+from preflight.reporters.grouping import by_reason, count, counted, saved_whence, saved_words
+from preflight.reporters.html.findings import anchor_of, first_commands
 from preflight.reporters.html.nodes import ways_of
-from preflight.reporters.html.view import Step, VerdictView
+from preflight.reporters.html.view import CommandView, Step, VerdictView
 
 _WORDS = {VerdictKind.GO: "Go", VerdictKind.NO_GO: "No-go", VerdictKind.INCOMPLETE: "Incomplete"}
 _SENTENCES = {
@@ -42,6 +42,8 @@ def verdict_view(report: Report) -> VerdictView:
         _SENTENCES[report.verdict],
         _counts(report),
         warnings,
+        saved_words(report.saved) if report.saved is not None else "",
+        saved_whence(report.saved) if report.saved is not None else (),
     )
 
 
@@ -91,9 +93,9 @@ def first_steps(report: Report) -> tuple[tuple[Step, ...], int]:
         names = fold_nodes(hosts.failing)
         if len(names) > _LONGEST_NAMES:
             names = count(len(hosts.failing), "node")
-        command = next((way.text for way in ways if way.is_command), "")
-        text = "" if command else ways[0].text
-        steps.append(Step(f"Or start without the nodes that are not fit: {names}", text, command))
+        commands = tuple(CommandView(way.text) for way in ways if way.is_command)[:1]
+        text = "" if commands else ways[0].text
+        steps.append(Step(f"Or start without the nodes that are not fit: {names}", text, commands))
     if not stopping:
         steps.extend(_open_questions(report))
     return tuple(steps), sum(map(len, stopping.values())) - sum(map(len, chosen))
@@ -105,7 +107,7 @@ def _stops(finding: Finding, report: Report) -> bool:
 
 def _step(same: Sequence[Finding]) -> Step:
     first = same[0]
-    return Step(first.message, first.remedy, command_of(first), anchor_of(first), alike=len(same) - 1)
+    return Step(first.message, first.remedy, first_commands(first), anchor_of(first), alike=len(same) - 1)
 
 
 def _open_questions(report: Report) -> list[Step]:

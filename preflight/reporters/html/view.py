@@ -30,6 +30,17 @@ class VerdictView:
     counts: str
     #: What a reader must know before believing the verdict: a drill, an interruption.
     warnings: tuple[str, ...] = ()
+    #: What a no-go saved, and where each number of that comes from.
+    saved: str = ""
+    saved_whence: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CommandView:
+    """A line to paste, and on which nodes; without any where the reader sits."""
+
+    line: str
+    where: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +49,7 @@ class Step:
 
     title: str
     text: str = ""
-    command: str = ""
+    commands: tuple[CommandView, ...] = ()
     target: str = ""
     #: So many further findings of the same rule.
     alike: int = 0
@@ -108,6 +119,7 @@ class FindingView:
     sides: tuple[Place, ...]
     seen: tuple[Seen, ...]
     remedy: str
+    commands: tuple[CommandView, ...]
     fix: FixView | None
     explain: str
     #: Why it does not count; empty for a finding that does.

@@ -28,13 +28,14 @@ from preflight.exhibit import (
     Timeline,
 )
 from preflight.job import span_of
-from preflight.judgement import failed, not_applicable, passed, unknown
+from preflight.judgement import failed, not_applicable, passed, root_command, unknown
 from preflight.links import ALL_PAIRS_UP_TO
 from preflight.outcome import Edit, Evidence, Fix, Severity
 from preflight.recording import Node, NodeRecord
 from preflight.report import Report
 from preflight.reporters.base import Style
 from preflight.reporters.html import REPORTER
+from preflight.stakes import Saved
 from tests.building import a_check, a_recording, a_rule, job, judged
 
 SCRIPT = """#!/bin/bash
@@ -44,6 +45,7 @@ export NCCL_SOCKET_IFNAME=ib0
 srun torchrun --nnodes=8 --nproc_per_node=8 --master_addr=node1 --master_port=29500 \\
     train.py --deepspeed ds.json
 """
+_OPEN = "ufw allow from 10.0.0.0/16 to any port 29500:29600 proto tcp"
 _PHASES = (("start", 0.4), ("import torch", 2.1), ("meet", 0.5), ("exact sums", 0.9), ("train", 2.2), ("compare", 0.3))
 
 
@@ -57,9 +59,21 @@ def names(count: int) -> tuple[str, ...]:
 def story(count: int = 4) -> Report:
     """The report on so many nodes, with one exhibit of each kind."""
     nodes = names(count)
-    shut, slow, old = nodes[count // 2], nodes[-1], nodes[count // 3]
+    shut, slow, old = nodes[count // 2], nodes[count * 4 // 5], nodes[count // 3]
     report = judged(_recording(nodes), _rules(), _checks(nodes, shut, old))
-    return replace(report, exhibits=exhibits(nodes, shut, slow, old))
+    hours = count * 0.25
+    waited = Saved(
+        ("LNK001", "WLD001"),
+        count,
+        f"--hosts {nodes[0]},...",
+        900,
+        "torchrun's default for `join_timeout`, 900 s",
+        hours,
+        8,
+        "`--nproc_per_node=8` in train.sbatch:5",
+        hours * 8,
+    )
+    return replace(report, exhibits=exhibits(nodes, shut, slow, old), saved=waited)
 
 
 def _recording(nodes: tuple[str, ...]):  # type: ignore[no-untyped-def]
@@ -124,6 +138,8 @@ def _checks(nodes: tuple[str, ...], shut: str, old: str):  # type: ignore[no-unt
                     at=refused,
                     nodes=[shut],
                     remedy=f"Open ports 29500-29600 between the nodes in {shut}'s firewall.",
+                    run=[root_command(*_OPEN.split(), on=[shut])],
+                    waits_at="rendezvous",
                 )
             ],
             "LNK001",

@@ -39,9 +39,21 @@ def test_the_verdict_is_one_line_and_the_first_steps_carry_commands() -> None:
         "Do not submit this job yet.",
     )
     assert page.verdict.counts == "2 errors, 1 warning, 1 info; 3 of 4 nodes fit"
-    assert [step.command for step in page.steps] == ["nc -zv node3 29500", "preflight lint --fix train.sbatch", ""]
+    assert [[command.line for command in step.commands] for step in page.steps] == [
+        ["sudo ufw allow from 10.0.0.0/16 to any port 29500:29600 proto tcp"],
+        ["preflight lint --fix train.sbatch"],
+        [],
+    ]
+    assert page.steps[0].commands[0].where == "node3"
     assert page.steps[1].target == page.findings[1].anchor
     assert page.steps[2].title == "Or start without the nodes that are not fit: node3"
+
+
+def test_what_a_no_go_saved_stands_below_it_with_where_each_number_comes_from() -> None:
+    verdict = page_of(story()).verdict
+    assert verdict.saved.startswith("4 nodes x 8 GPUs x 15 min = 8 GPU-hours")
+    assert verdict.saved_whence[1] == "GPUs: `--nproc_per_node=8` in train.sbatch:5"
+    assert page_of(judged(a_recording(job()))).verdict.saved == ""
 
 
 def test_a_job_that_may_go_has_nothing_to_do_first() -> None:
