@@ -165,6 +165,10 @@ def test_servers_and_workers_without_any_job(folder: Path) -> None:
         "worker 0",
         "worker 1",
     ]
+    times = shown["smoke.step_times"]
+    assert isinstance(times, Bars) and [(bar.label, bar.group) for bar in times.bars] == [
+        *(("worker 0", "b"), ("worker 1", "c")),
+    ]
     assert isinstance(places, Layout) and len(places.places) == 3
     assert isinstance(held, Bars) and [bar.label for bar in held.bars] == ["server 0"] and held.bars[0].value
 

@@ -236,6 +236,7 @@ EXHIBITS = (
     "preflight_checks.exhibits.versions:versions",
     "preflight_checks.exhibits.links:links",
     "preflight_checks.exhibits.smoke:steps",
+    "preflight_checks.exhibits.smoke:step_times",
     "preflight_checks.exhibits.smoke:stragglers",
     "preflight_checks.exhibits.servers:placement",
     "preflight_checks.exhibits.servers:holdings",

@@ -35,7 +35,7 @@ class _Quantity:
 QUANTITIES = (
     _Quantity("links.bandwidth", Limits(1.25, 2.0), more_is_better=True),
     _Quantity("links.latency", Limits(1.5, 3.0), least_s=50e-6),
-    _Quantity("smoke.steps", Limits(1.25, 2.0), least_s=1e-3),
+    _Quantity("smoke.step_times", Limits(1.25, 2.0), least_s=1e-3),
     _Quantity("smoke.stragglers", Limits(1.25, 2.0), least_s=1e-3),
 )
 

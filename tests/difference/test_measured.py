@@ -114,7 +114,7 @@ def test_latency_is_worse_when_it_grows_and_by_something_that_can_be_felt() -> N
 def bars(times: Mapping[str, float]) -> Bars:
     """Steps of ranks, two on each node."""
     named = [Bar(f"rank {n}", node, value) for n, (node, value) in enumerate(times.items())]
-    return Bars("smoke.steps", "steps", "", "ms", tuple(named))
+    return Bars("smoke.step_times", "steps", "", "ms", tuple(named))
 
 
 def test_slow_steps_are_named_by_their_node() -> None:

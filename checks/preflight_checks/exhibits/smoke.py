@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from statistics import median
 
 from preflight.exhibit import Bar, Bars, Lane, Span, Timeline
 from preflight.gang import members_of
@@ -13,7 +14,10 @@ from preflight_checks.exhibits.telling import short, thinned
 from preflight_checks.smoke.server_plan import group_of
 from preflight_checks.smoke.stragglers import FEWEST, Behind, Paces, computing, paces_of
 from reference_trainer import phases
+from reference_trainer.collective import RankReport
 from reference_trainer.collective import rank as run_rank
+from reference_trainer.ps.report import WorkerReport
+from reference_trainer.ps.worker import worker as run_worker
 
 #: So many are shown: of a large fleet those that did not end or fall behind, and some of the others.
 MOST_LANES, MOST_BARS = 256, 2_000
@@ -93,6 +97,41 @@ def _why(behind: Behind | None) -> str:
     if behind.what == "waits":
         return "had no processor, unlike most others"
     return f"{behind.what} {behind.times:.1f} times as long as the median rank"
+
+
+def step_times(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Bars]:
+    """A bar for each rank or worker: how long a training step takes, with what it waits for others."""
+    group = group_of(job)
+    ranks = [
+        (one.fact.value.rank, f"rank {one.fact.value.rank}", one.node, _of_rank(one.fact.value))
+        for one in facts.each(run_rank)
+        if one.asked.group == group and isinstance(one.fact, Observed)
+    ]
+    workers = [
+        (one.fact.value.index, f"worker {one.fact.value.index}", one.node, _of_worker(one.fact.value))
+        for one in facts.each(run_worker)
+        if one.asked.group == group and isinstance(one.fact, Observed)
+    ]
+    known = [(label, node, time_s) for _, label, node, time_s in sorted(ranks or workers) if time_s is not None]
+    bars = tuple(Bar(label, node, short(time_s * 1e3)) for label, node, time_s in known)
+    if not bars:
+        return
+    kept = thinned(bars, MOST_BARS, lambda bar: False)
+    note = f"Median time of a training step of {len(bars)} ranks or workers, with what it waits for others"
+    if len(kept) < len(bars):
+        note += f"; {len(kept)} are shown"
+    yield Bars("smoke.step_times", "Training steps", f"{note}.", "ms", kept)
+
+
+def _of_rank(report: RankReport) -> float | None:
+    """Without the first step, in which buckets are built."""
+    return median(report.step_s[1:]) if len(report.step_s) > 1 else None
+
+
+def _of_worker(report: WorkerReport) -> float | None:
+    """What it computes, pushes and waits for when it pulls."""
+    parts = [part[1:] for part in (report.compute_s, report.push_s, report.pull_s) if len(part) > 1]
+    return sum(map(median, parts)) if report.compute_s[1:] else None
 
 
 def _paces(job: Job, facts: Facts) -> Paces:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -11,10 +11,11 @@ from preflight.exhibit import Bar, Bars, Lane, Span, Timeline
 from preflight.outcome import Status
 from preflight.recording import EventRecord, FactRecord, Facts, Unavailable
 from preflight.request import Request, probe_name
-from preflight_checks.exhibits.smoke import MOST_LANES, steps, stragglers
+from preflight_checks.exhibits.smoke import MOST_LANES, step_times, steps, stragglers
 from preflight_checks.smoke.stragglers import straggler
 from reference_trainer import phases
-from reference_trainer.collective import rank
+from reference_trainer.collective import RankReport, rank
+from reference_trainer.ps.report import WorkerReport
 from reference_trainer.ps.server import server
 from reference_trainer.ps.worker import worker
 from tests.checks.build import fleet, job, judge
@@ -119,6 +120,34 @@ def test_other_groups_and_silence_are_no_timeline() -> None:
     seen = Facts((ended(trial, finished_s=3.0),), tuple(said(trial, (1.0, phases.STARTED))))
     assert list(steps(job(**JOB), fleet(2), seen)) == []
     assert list(steps(job(**JOB), fleet(2), Facts())) == []
+
+
+# --- steps ---
+
+
+def step_bars(*reports: Any, probe: Any = rank) -> list[Bars]:
+    """What the steps of these ranks or workers come to."""
+    records = [FactRecord(request(n, probe), asdict(report)) for n, report in enumerate(reports)]
+    return list(step_times(job(**JOB), fleet(2), Facts(tuple(records))))
+
+
+def test_steps_of_ranks_without_the_first_one() -> None:
+    slow = RankReport(1, 2, "node1", "gloo", "cpu", "2.9.0", step_s=[9.0, 0.0123456, 0.011, 0.0987])
+    (found,) = step_bars(RankReport(0, 2, "node0", "gloo", "cpu", "2.9.0", step_s=[9.0, 0.01, 0.01]), slow)
+    assert (found.unit, found.bars) == ("ms", (Bar("rank 0", "node0", 10.0), Bar("rank 1", "node1", 12.35)))
+    assert step_bars(replace(slow, step_s=[]), replace(slow, step_s=[9.0])) == []
+
+
+def test_steps_of_workers_are_what_they_compute_push_and_wait_for() -> None:
+    told = WorkerReport(
+        *(2, 0, 1, 1, "node0", "sync", "cpu", "2.9.0"),
+        pull_s=[9.0, 0.25, 0.25],
+        compute_s=[9.0, 0.5, 0.5],
+        push_s=[9.0, 0.125, 0.125],
+    )
+    (found,) = step_bars(told, probe=worker)
+    assert found.bars == (Bar("worker 0", "node0", 875.0),)
+    assert step_bars(replace(told, compute_s=[]), probe=worker) == []
 
 
 # --- pace ---
