@@ -109,8 +109,20 @@ def test_nothing_in_a_report_is_a_command_to_the_runner(start: Start) -> None:
     lint = runner.step("lint")
     assert lint is not None
     lines = lint.output.splitlines()
+    assert "::error" not in lint.output
     (token,) = re.findall(r"^::stop-commands::([0-9a-f]{32})$", lint.output, re.MULTILINE)
     assert (lines[0], lines[-1]) == (f"::stop-commands::{token}", f"::{token}::")
+
+
+def test_without_code_scanning_findings_are_annotations(start: Start) -> None:
+    runner = start()
+    assert runner.run(skip=("install",), upload="false") == 1
+    lint = runner.step("lint")
+    assert lint is not None and runner.step("upload") is None
+    (token,) = re.findall(r"^::stop-commands::([0-9a-f]{32})$", lint.output, re.MULTILINE)
+    report, _, behind = lint.output.partition(f"::{token}::\n")
+    assert "::error" not in report
+    assert re.search(r"^::error file=jobs/run\.sh,line=7,.*RDV001", behind, re.MULTILINE)
 
 
 @pytest.mark.parametrize("version", ["1; touch owned", "../x", "1 --index-url=http://x", "git+https://x"])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import os
+import functools
 import re
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -15,6 +17,7 @@ import pytest
 
 from preflight import catalog
 from preflight.explain import everything
+from tests.reporters.html import browser
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Elements whose attribute makes a browser fetch something; `a` does not.
@@ -62,21 +65,6 @@ class Read(HTMLParser):
 
     def handle_endtag(self, tag: str) -> None:
         self._in_style = False
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, built strictly: a warning is an error."""
-    out = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(out)]
-    # Whatever would ask the network fails at once.
-    nowhere = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9", "NO_MKDOCS_2_WARNING": "1"}
-    done = subprocess.run(
-        command, cwd=ROOT, env={**os.environ, **nowhere}, capture_output=True, text=True, timeout=150, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "WARNING" not in done.stderr, done.stderr
-    return out
 
 
 @pytest.fixture(scope="module")
@@ -164,3 +152,35 @@ def test_a_link_that_leads_nowhere_stops_the_build(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 1
     assert "gone.md" in done.stderr and "no/such/file.toml" in done.stderr
+
+
+def test_in_a_browser_nothing_is_asked_of_others_and_the_search_finds(built: Path) -> None:
+    if reason := browser.missing():
+        pytest.skip(reason)
+    handler = functools.partial(Quiet, directory=str(built))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, browser.chromium() as chromium:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        here = f"http://127.0.0.1:{server.server_port}/"
+        page = chromium.new_page()
+        page.set_default_timeout(browser.LIMIT_MS)
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        said: list[str] = []
+        page.on("pageerror", lambda error: said.append(str(error)))
+        for name in ("gallery.html", "rules/index.html", "files/examples/plugin-pack.html", "index.html"):
+            page.goto(here + name)
+        page.locator(".md-search__input").first.click()
+        page.keyboard.type("rendezvous-on-loopback")
+        page.locator(".md-search-result__link").first.wait_for()
+        assert "RDV001" in page.locator(".md-search-result").inner_text()
+        server.shutdown()
+    assert not [address for address in asked if not address.startswith((here, "data:", "blob:"))]
+    assert any("search_index" in address for address in asked)
+    assert not said
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    """Serves files and says nothing about it."""
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing."""
