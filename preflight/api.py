@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -210,7 +209,6 @@ def _record(
     cache: Cache | None,
 ) -> tuple[Recording, Report]:
     from preflight.run import record
-    from preflight.saved_shape import adapter
 
     base = Recording(jobs=jobs, created=now(), tool_version=__version__, configuration=wanted, verb=verb, wish=wish)
     recording = record(base, options, rules_for(wanted), checks_for(wanted), progress=progress, cache=cache)

@@ -34,8 +34,8 @@ OUTPUT = click.option(
     "outputs",
     multiple=True,
     metavar="FORMAT[:FILE]",
-    help="Write the report as text (default), json, sarif, junit, github, gitlab, openmetrics, ctrf, or a list: "
-    "passing-hosts, failing-hosts, untold-hosts. Repeatable.",
+    help="Write the report as text (default), html, json, sarif, junit, github, github-summary, gitlab, openmetrics, "
+    "ctrf, or a list: passing-hosts, failing-hosts, untold-hosts. Repeatable.",
 )
 EVENTS = click.option(
     "--events",

@@ -176,8 +176,8 @@ class Finding:
         suppressed_by: `comment`, `waiver`, `baseline` or `per-file-ignores`.
         fix: edits that mend it, where that is mechanical.
         commands: lines for a shell that do what the remedy says, as far as such lines can.
-        waits_at: where all ranks would wait for a time-out: `rendezvous`, `collective`; empty where the job would fail at
-            once, or go on.
+        waits_at: where all ranks would wait for a time-out: `rendezvous`, `collective`; empty where the job would fail
+            at once, or go on.
         fingerprint: the same for the same fault when lines move; no two findings of a report share one.
     """
 

@@ -6,6 +6,7 @@ PACK = (
     "preflight.reporters.sarif:REPORTER",
     "preflight.reporters.junit:REPORTER",
     "preflight.reporters.github:REPORTER",
+    "preflight.reporters.github_summary:REPORTER",
     "preflight.reporters.gitlab:REPORTER",
     "preflight.reporters.openmetrics:REPORTER",
     "preflight.reporters.ctrf:REPORTER",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import io
+import itertools
 import json
 import re
 import unicodedata
@@ -19,6 +20,7 @@ from xml.etree import ElementTree
 
 import jsonschema
 import junitparser
+from markdown_it import MarkdownIt
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_fd_to_metric_families
 
@@ -183,6 +185,41 @@ def read_github(data: bytes, report: Report) -> list[Command]:
     return found
 
 
+def tables(data: bytes) -> tuple[list[str], list[list[list[str]]]]:
+    """The headings of a page in Markdown, and its tables as text of rows of cells, as a browser shows them."""
+    assert len(data) < 2**20
+    tokens = MarkdownIt("commonmark").enable("table").parse(data.decode())
+    headings: list[str] = []
+    found: list[list[list[str]]] = []
+    for before, token in itertools.pairwise(tokens):
+        if token.type == "table_open":
+            found.append([])
+        elif token.type == "tr_open":
+            found[-1].append([])
+        elif token.type == "inline":
+            kinds = {child.type for child in token.children or ()}
+            assert kinds <= {"text", "text_special", "html_inline", "softbreak"}, kinds
+            tags = {child.content for child in token.children or () if child.type == "html_inline"}
+            assert tags <= {"<br>"}, tags
+            shown = "".join("\n" if child.type == "html_inline" else child.content for child in token.children or ())
+            if before.type in ("th_open", "td_open"):
+                found[-1][-1].append(shown)
+            elif before.type == "heading_open":
+                headings.append(shown)
+        assert token.type not in ("html_block", "fence", "code_block", "blockquote_open", "bullet_list_open", "hr")
+    return headings, found
+
+
+def read_github_summary(data: bytes, report: Report) -> None:
+    """A heading with the verdict, a row for each finding and open question, and no markup of the report's."""
+    (heading,), found = tables(data)
+    assert heading == f"preflight {report.run.verb}: {report.verdict.value}"
+    required = [outcome for outcome in report.coverage.not_told if outcome.required]
+    assert [len(table) - 1 for table in found] == [n for n in (len(report.findings), len(required)) if n]
+    for row, finding in zip(found[0][1:] if report.findings else (), report.findings, strict=True):
+        assert row[1] == f"{finding.id} {finding.name}"
+
+
 #: What GitLab's documentation says of each entry; its own validator asks less.
 _GITLAB = {
     "type": "array",
@@ -299,6 +336,7 @@ CONSUMERS: dict[str, Callable[[bytes, Report], object]] = {
     "sarif": read_sarif,
     "junit": read_junit,
     "github": read_github,
+    "github-summary": read_github_summary,
     "gitlab": read_gitlab,
     "openmetrics": read_openmetrics,
     "ctrf": read_ctrf,

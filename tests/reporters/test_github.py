@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from preflight.judgement import failed
+from preflight.reporters import github_summary
 from preflight.reporters.base import Style
 from preflight.reporters.github import REPORTER
 from tests.building import a_recording, a_rule, job, judged, span
-from tests.reporters.consumers import commands
+from tests.reporters.consumers import commands, tables
 from tests.reporters.saying import everything
 
 
@@ -52,3 +53,22 @@ def test_no_text_begins_a_command_of_its_own() -> None:
     rule = a_rule(lambda _: [failed(hostile, hostile, at=span(hostile, snippet=hostile), remedy=hostile)])
     data = REPORTER.render(judged(a_recording(job()), [rule]), Style())
     assert [command.name for command in commands(data)] == ["notice", "error"]
+
+
+def test_the_summary_is_a_table_of_findings_and_one_of_open_questions() -> None:
+    (heading,), (findings, opened) = tables(github_summary.REPORTER.render(everything(), Style()))
+    assert heading == "preflight check: no-go"
+    assert findings[1:] == [
+        ["❌ error", "TST001 fault-tst001", "jobs/train, v2.sbatch:3", "4 but 2\n100% wrong\nFix: Say 2"],
+        ["⚠️ warning", "TST501 fault-tst501", "node[1-2]", "slow link\nFix: -"],
+    ]
+    assert opened[1:] == [["TST502 fault-tst502", "GPUs of node3", "no answer in time"]]
+
+
+def test_a_summary_that_github_would_drop_is_cut_and_says_so() -> None:
+    long = "wrong " * 400
+    rule = a_rule(lambda _: [failed(f"run.sh:{n}", f"{n} {long}", at=span(line=n), remedy="-") for n in range(1, 400)])
+    data = github_summary.REPORTER.render(judged(a_recording(job()), [rule]), Style())
+    _, (findings,) = tables(data)
+    left = 399 - (len(findings) - 1)
+    assert 0 < left < 399 and f"and {left} more, which do not fit here" in data.decode()
