@@ -8,22 +8,24 @@ from dataclasses import dataclass
 
 from preflight.difference.model import Measured, Regression
 from preflight.difference.noise import Limits, noise_of
-from preflight.exhibit import Bars, Exhibit, Matrix
+from preflight.exhibit import Bars, Exhibit, Matrix, Timeline
 from preflight.matrix import Cell, shapes
 
 #: What was measured of one thing: of a pair of nodes, or of a rank and its node.
 Key = tuple[str, str]
+#: Keys with what explains them: in words, and as nodes.
+Group = tuple[str, tuple[str, ...], list[Key]]
 #: Where this share of all got worse by more than the noise, it is the fleet that got worse.
 _FLEET = 0.75
-_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6}
+_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "\u00b5s": 1e-6, "\u03bcs": 1e-6}
 
 
 @dataclass(frozen=True, slots=True)
 class _Quantity:
     """An exhibit that is compared. `least_s`: smaller differences of times are not told, however large their factor.
 
-    The limits: TCP over a quiet network repeats within some 10 %, small messages and short steps on busy hosts within
-    some 30 %.
+    The limits: TCP over a quiet network repeats within some 10 %, small messages and short pieces of work on busy hosts
+    within some 30 %; phases of a run hold start-up, where ranks also wait for each other.
     """
 
     id: str
@@ -36,47 +38,9 @@ QUANTITIES = (
     _Quantity("links.bandwidth", Limits(1.25, 2.0), more_is_better=True),
     _Quantity("links.latency", Limits(1.5, 3.0), least_s=50e-6),
     _Quantity("smoke.step_times", Limits(1.25, 2.0), least_s=1e-3),
-    _Quantity("smoke.stragglers", Limits(1.25, 2.0), least_s=1e-3),
+    _Quantity("smoke.stragglers", Limits(1.25, 2.0), least_s=2e-3),
+    _Quantity("smoke.steps", Limits(1.5, 3.0), least_s=0.5),
 )
-
-
-def of_measurements(old: Sequence[Exhibit], new: Sequence[Exhibit]) -> tuple[Measured, ...]:
-    """Every quantity that both reports measured of at least one link or rank."""
-    return tuple(_measured(old, new))
-
-
-def _measured(old: Sequence[Exhibit], new: Sequence[Exhibit]) -> Iterator[Measured]:
-    before = {item.id: item for item in old if isinstance(item, Matrix | Bars)}
-    after = {item.id: item for item in new if isinstance(item, Matrix | Bars)}
-    for quantity in QUANTITIES:
-        was, now = before.get(quantity.id), after.get(quantity.id)
-        if was is None or now is None or type(was) is not type(now) or was.unit != now.unit:
-            continue
-        earlier, later = _values(was), _values(now)
-        both = {key: (earlier[key], later[key]) for key in later if key in earlier}
-        if not both:
-            continue
-        missing, added = len(earlier) - len(both), len(later) - len(both)
-        way = _Way(_by_shape, " to ".join) if isinstance(now, Matrix) else _Way(_by_node, lambda key: key[1])
-        yield _judged(quantity, way, now, both, missing=missing, added=added)
-
-
-def _values(exhibit: Matrix | Bars) -> dict[Key, float]:
-    """What was measured, and not more: neither pairs that were not tried nor what could not be told."""
-    if isinstance(exhibit, Bars):
-        named = [((bar.group, bar.label), bar.value) for bar in exhibit.bars]
-    else:
-        rows, columns = exhibit.rows, exhibit.columns
-        named = [
-            ((rows[mark.row], columns[mark.column]), mark.value)
-            for mark in exhibit.marks
-            if 0 <= mark.row < len(rows) and 0 <= mark.column < len(columns)
-        ]
-    return {key: float(value) for key, value in named if value is not None and value > 0}
-
-
-#: Keys with what explains them: in words, and as nodes.
-Group = tuple[str, tuple[str, ...], list[Key]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,32 +51,92 @@ class _Way:
     spoken: Callable[[Key], str]
 
 
-def _judged(
-    quantity: _Quantity,
-    way: _Way,
-    shown: Matrix | Bars,
-    both: Mapping[Key, tuple[float, float]],
-    *,
-    missing: int,
-    added: int,
-) -> Measured:
-    ratios = {key: was / now if quantity.more_is_better else now / was for key, (was, now) in both.items()}
+@dataclass(frozen=True, slots=True)
+class _Series:
+    """What one report measured in one respect. Of a timeline every phase is one."""
+
+    title: str
+    unit: str
+    values: Mapping[Key, float]
+    way: _Way
+
+
+def of_measurements(old: Sequence[Exhibit], new: Sequence[Exhibit]) -> tuple[Measured, ...]:
+    """Every quantity that both reports measured of at least one link or rank."""
+    return tuple(_measured(old, new))
+
+
+def _measured(old: Sequence[Exhibit], new: Sequence[Exhibit]) -> Iterator[Measured]:
+    for quantity in QUANTITIES:
+        before = {(one.title, one.unit): one for one in _all_series(old, quantity.id)}
+        for now in _all_series(new, quantity.id):
+            was = before.get((now.title, now.unit))
+            if was is not None and {*was.values} & {*now.values}:
+                yield _judged(quantity, was, now)
+
+
+def _all_series(exhibits: Sequence[Exhibit], id: str) -> Iterator[_Series]:
+    """What the exhibit of this id measured, and not more: neither what was not tried nor what could not be told."""
+    for exhibit in exhibits:
+        if exhibit.id != id:
+            continue
+        if isinstance(exhibit, Matrix):
+            rows, columns = exhibit.rows, exhibit.columns
+            marks = {
+                (rows[mark.row], columns[mark.column]): mark.value
+                for mark in exhibit.marks
+                if 0 <= mark.row < len(rows) and 0 <= mark.column < len(columns)
+            }
+            yield _Series(exhibit.title, exhibit.unit, _known(marks), _Way(_by_shape, " to ".join))
+        elif isinstance(exhibit, Bars):
+            bars = {(bar.group, bar.label): bar.value for bar in exhibit.bars}
+            yield _Series(exhibit.title, exhibit.unit, _known(bars), _Way(_by_node, _label))
+        elif isinstance(exhibit, Timeline):
+            for phase, lasted in _phases(exhibit).items():
+                yield _Series(f"{exhibit.title}: {phase}", "s", _known(lasted), _Way(_by_node, _label))
+
+
+def _label(key: Key) -> str:
+    return key[1]
+
+
+def _phases(timeline: Timeline) -> dict[str, dict[Key, float]]:
+    """How long each phase lasted, by rank, in the order in which the phases first come."""
+    found: dict[str, dict[Key, float]] = {}
+    for lane in timeline.lanes:
+        for span in lane.spans:
+            of_phase = found.setdefault(span.phase, {})
+            key = (lane.node, lane.subject)
+            of_phase[key] = of_phase.get(key, 0.0) + span.ended_s - span.began_s
+    return found
+
+
+def _known(values: Mapping[Key, float | None]) -> dict[Key, float]:
+    return {key: float(value) for key, value in values.items() if value is not None and value > 0}
+
+
+def _judged(quantity: _Quantity, was: _Series, now: _Series) -> Measured:
+    both = {key: (was.values[key], value) for key, value in now.values.items() if key in was.values}
+    missing, added = len(was.values) - len(both), len(now.values) - len(both)
+    ratios = {
+        key: earlier / later if quantity.more_is_better else later / earlier for key, (earlier, later) in both.items()
+    }
     noise = noise_of(list(ratios.values()), quantity.limits)
     middle = statistics.median(ratios.values())
-    least = quantity.least_s / _SECONDS[shown.unit] if shown.unit in _SECONDS else 0.0
-    moved = {key for key, (was, now) in both.items() if abs(now - was) >= least}
+    least = quantity.least_s / _SECONDS[now.unit] if now.unit in _SECONDS else 0.0
+    moved = {key for key, (earlier, later) in both.items() if abs(later - earlier) >= least}
     of_fleet = {key for key in moved if ratios[key] > noise.allowed}
     worse: list[Regression] = []
     usual = 1.0
     if len(ratios) > 2 and len(of_fleet) >= _FLEET * len(ratios):
         # All of them together; on top of that only those that lost more than the others did.
-        worse.append(_regression((f"all {len(ratios)}", (), sorted(of_fleet)), way, both, ratios))
+        worse.append(_regression((f"all {len(ratios)}", (), sorted(of_fleet)), now.way, both, ratios))
         usual = middle
     bad = {key for key in moved if ratios[key] > noise.allowed * usual}
-    worse.extend(_regression(group, way, both, ratios) for group in way.grouped(sorted(ratios), bad))
+    worse.extend(_regression(group, now.way, both, ratios) for group in now.way.grouped(sorted(ratios), bad))
     better = sum(1 / ratio > noise.allowed and key in moved for key, ratio in ratios.items())
     return Measured(
-        quantity.id, shown.title, shown.unit, len(both), missing, added, _rounded(middle), noise, tuple(worse), better
+        quantity.id, now.title, now.unit, len(both), missing, added, _rounded(middle), noise, tuple(worse), better
     )
 
 
@@ -153,7 +177,7 @@ def _by_node(every: Sequence[Key], bad: Iterable[Key]) -> Iterator[Group]:
         of_node.setdefault(key[0], []).append(key)
     for node, keys in of_node.items():
         labels = ", ".join(label for _, label in keys)
-        where = f"{labels} on {node}" if node and node not in labels else labels
+        where = f"{labels} on {node}" if node else labels
         yield where, (node,) if node else (), keys
 
 

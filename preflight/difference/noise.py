@@ -37,7 +37,7 @@ def noise_of(ratios: Sequence[float], limits: Limits) -> Noise:
     faults do not widen it.
     """
     if len(ratios) < ENOUGH_RATIOS:
-        why = f"{len(ratios)} compared, which is too few to know their scatter; a factor of {limits.ceiling:g} is told"
+        why = f"too few to know how much they scatter; more than a factor of {limits.ceiling:g} is told"
         return Noise(len(ratios), None, limits.ceiling, why)
     logs = [math.log(ratio) for ratio in ratios]
     middle = statistics.median(logs)
@@ -50,4 +50,4 @@ def noise_of(ratios: Sequence[float], limits: Limits) -> Noise:
     if wanted >= math.log(limits.ceiling):
         why = f"{said}; more than a factor of {limits.ceiling:g} is always told"
         return Noise(len(ratios), spread, limits.ceiling, why)
-    return Noise(len(ratios), spread, math.exp(wanted), f"{said}; {DEVIATIONS:g} times as much is told")
+    return Noise(len(ratios), spread, math.exp(wanted), f"{said}; more than a factor of {math.exp(wanted):.3g} is told")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from rich.text import Text
@@ -173,7 +174,7 @@ def _drift(sheet: Sheet, drift: Sequence[Drift]) -> None:
 
 
 def _noise(sheet: Sheet, measured: Sequence[Measured]) -> None:
-    for item in measured:
+    for item in _worth_telling(measured, sheet.style.verbosity):
         left = f", {item.missing} only in the older report" if item.missing else ""
         added = f", {item.added} only in the newer one" if item.added else ""
         better = f"; {item.better} better by more than that" if item.better else ""
@@ -181,11 +182,21 @@ def _noise(sheet: Sheet, measured: Sequence[Measured]) -> None:
         sheet.wrapped(f"measured: {item.title}: {said}{better}", indent=0, hanging=2)
 
 
+def _worth_telling(measured: Sequence[Measured], verbosity: int) -> Sequence[Measured]:
+    """Of the phases of a run, without -v, only those that changed by more than the noise: there are many."""
+    if verbosity > 0:
+        return measured
+    ids = Counter(item.id for item in measured)
+    return [item for item in measured if ids[item.id] == 1 or item.worse or item.better]
+
+
 def _by(factor: float) -> str:
-    """`3 % for the worse`."""
-    if factor >= 1:
-        return f"{factor - 1:.0%} for the worse" if factor > 1 else "nothing"
-    return f"{1 / factor - 1:.0%} for the better"
+    """`3% for the worse`."""
+    way = "worse" if factor >= 1 else "better"
+    factor = factor if factor >= 1 else 1 / factor
+    if factor >= 2:
+        return f"a factor of {factor:.2g} for the {way}"
+    return f"{factor - 1:.0%} for the {way}" if round(factor, 2) > 1 else "nothing"
 
 
 def _last(difference: Difference) -> Text:
@@ -196,6 +207,10 @@ def _last(difference: Difference) -> Text:
         Answer.SAME: ("NOTHING WORSE", "bold green"),
     }
     word, style = words[difference.answer]
+    slower = sum(len(item.worse) for item in difference.measured)
+    milder = slower or difference.appeared or any(item.worse for item in difference.changed)
+    if difference.answer is Answer.SAME and milder:
+        word = "NOTHING WORSE THAT COUNTS"
     untold = sum(bool(item.untold) for item in difference.gone)
     parts = [
         f"{len(difference.appeared)} new",
@@ -203,7 +218,7 @@ def _last(difference: Difference) -> Text:
         f"{len(difference.changed)} changed",
         f"{difference.unchanged} as before",
         *([f"{untold} gone and not known to be fixed"] if untold else []),
-        *([count(slower, "thing") + " slower"] if (slower := sum(len(m.worse) for m in difference.measured)) else []),
+        *([f"{count(slower, 'thing')} slower"] if slower else []),
         *([f"{len(difference.drift)} drifted"] if difference.drift else []),
     ]
     line = Text(word, style=style)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +14,15 @@ import pytest
 from preflight import api, cli
 from preflight.difference import model
 from preflight.difference.model import Answer
+from preflight.difference.telling import page
 from preflight.recording import Recording, Unavailable
 from preflight.report import to_json
+from preflight.reporters.base import Style
 from preflight.run import CheckOptions
 from preflight.saved import load, save
-from tests.building import DOCS, assert_follows_schema
+from tests.building import DOCS, a_recording, assert_follows_schema
+from tests.checks.build import fleet, job
+from tests.checks.test_link_quality import GOOD, measured
 
 JOB = """\
 #!/usr/bin/env bash
@@ -67,6 +72,26 @@ def slow_to_answer(recording: Recording) -> Recording:
     return replace(recording, facts=tuple(facts))
 
 
+def another_kernel(recording: Recording) -> Recording:
+    """The second node runs another kernel."""
+    facts = []
+    for fact in recording.facts:
+        if fact.request.node == "node2" and fact.value is not None:
+            said = json.dumps(fact.value).replace(platform.release(), "5.15.0-old")
+            fact = replace(fact, value=json.loads(said))
+        facts.append(fact)
+    return replace(recording, facts=tuple(facts))
+
+
+def measured_links(several_mbps: float) -> Recording:
+    """A check of eight nodes, of which node3 sends so fast over several streams."""
+    slow = replace(GOOD, single_mbps=min(several_mbps, GOOD.single_mbps or 0), several_mbps=several_mbps)
+    seen = measured(lambda source, peer, look: slow if source == "node3" else GOOD, 8, looks=1)
+    told = job(backend="gloo", master_addr="node0", master_port=29500)
+    stages = ("node", "link")
+    return a_recording(told, verb="check", nodes=fleet(8).records, stages=stages, facts=tuple(seen.records))
+
+
 def called(*arguments: str | Path) -> int:
     return cli.run(["diff", *map(str, arguments)])
 
@@ -84,6 +109,29 @@ def test_a_fault_in_a_real_recording_is_what_is_new(
     assert called(new, recording) == 0
     said = capfd.readouterr().out
     assert "fixed   error CLK001" in said and said.splitlines()[-1].startswith("BETTER")
+
+
+def test_another_kernel_on_one_node_is_drift_and_nothing_worse(
+    recording: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    new = changed(recording, tmp_path / "new.json", another_kernel)
+    called(recording, new)
+    assert f"drift: nodes, kernel: {platform.release()} -> 5.15.0-old on node2" in capfd.readouterr().out
+
+
+def test_a_link_that_got_slower_is_told_before_a_check_calls_it_slow() -> None:
+    good, slower = measured_links(9400.0), measured_links(4000.0)
+    found = api.diff(good, slower)
+    bandwidth = next(item for item in found.measured if item.id == "links.bandwidth")
+    (worse,) = bandwidth.worse
+    assert (worse.where, worse.nodes) == ("from node3", ("node3",)) and worse.factor > 2
+    assert bandwidth.noise.allowed == 1.25 and not found.appeared
+    assert (found.answer, found.exit_code) == (Answer.SAME, 0), "a warning, and only errors count"
+    assert api.diff(good, slower, fail_on="warning").exit_code == 1
+    said = page(found, Style())
+    assert "slower  Bandwidth  from node3" in said
+    assert said.splitlines()[-1].startswith("NOTHING WORSE THAT COUNTS  0 new")
+    assert not any(item.worse for item in api.diff(slower, good).measured)
 
 
 def test_a_node_that_fell_silent_is_worse_and_none_of_its_faults_is_mended(

@@ -12,7 +12,7 @@ from preflight.difference.measured import of_measurements
 from preflight.difference.model import Measured
 from preflight.difference.noise import Limits, noise_of
 from preflight.difference.tables import of_tables
-from preflight.exhibit import Bar, Bars, Cell, Column, Mark, Matrix, Row, Table
+from preflight.exhibit import Bar, Bars, Cell, Column, Lane, Mark, Matrix, Row, Span, Table, Timeline
 
 LIMITS = Limits(1.25, 2.0)
 
@@ -122,6 +122,29 @@ def test_slow_steps_are_named_by_their_node() -> None:
     found = only(bars(normal), bars({**normal, "node4": 180.0}))
     (worse,) = found.worse
     assert (worse.where, worse.nodes, worse.factor) == ("rank 4 on node4", ("node4",), 1.8)
+
+
+def timeline(training_s: Mapping[str, float], importing_s: float = 4.0) -> Timeline:
+    """What ranks did, one on each node."""
+    lanes = tuple(
+        Lane(
+            f"rank {n}", node, (Span(0.0, importing_s, "importing"), Span(importing_s, importing_s + lasts, "training"))
+        )
+        for n, (node, lasts) in enumerate(training_s.items())
+    )
+    return Timeline("smoke.steps", "the run", "", lanes)
+
+
+def test_every_phase_of_a_run_is_compared_by_itself() -> None:
+    normal = {f"node{number}": 2.0 for number in range(10)}
+    importing, training = of_measurements([timeline(normal)], [timeline({**normal, "node7": 6.0}, 4.1)])
+    assert importing.worse == () and importing.title == "the run: importing"
+    (worse,) = training.worse
+    assert (worse.where, worse.before, worse.after) == ("rank 7 on node7", 2.0, 6.0)
+    (slow, _) = of_measurements([timeline(normal)], [timeline(normal, 40.0)])
+    assert [item.where for item in slow.worse] == ["all 10"]
+    short = dict.fromkeys(normal, 0.01)
+    assert not any(item.worse for item in of_measurements([timeline(short)], [timeline({**short, "node7": 0.2})]))
 
 
 def test_noise_is_the_scatter_of_the_ratios_between_floor_and_ceiling() -> None:
