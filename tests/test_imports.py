@@ -14,14 +14,14 @@ _SCRIPT = """
 import json, sys
 from preflight import cli
 code = cli.run(json.loads(sys.argv[1]))
-sys.stderr.write(json.dumps([code, sorted({name.partition(".")[0] for name in sys.modules})]))
+sys.stderr.write(json.dumps([code, sorted({".".join(name.split(".")[:n]) for name in sys.modules for n in (1, 2)})]))
 """
 NEVER = {"torch", "pynvml", "ray", "kubernetes", "paddle", "deepspeed", "numpy"}
 HEAVY = {"pydantic", "rich", "anyio", "tree_sitter", "jinja2", "yaml", "ClusterShell", "psutil", "pathspec"}
 
 
 def imported(*arguments: str, cwd: Path) -> tuple[int, set[str]]:
-    """The exit code and the top-level modules that a call leaves imported."""
+    """The exit code and what a call leaves imported: top-level modules, and those one below them."""
     done = subprocess.run(
         [sys.executable, "-c", _SCRIPT, json.dumps(arguments)],
         cwd=cwd,
@@ -70,6 +70,13 @@ def test_lint_imports_no_framework_and_nothing_that_reaches_nodes(tree: Path) ->
     assert {"tree_sitter", "preflight_rules"} <= modules
     assert not modules & (NEVER | {"anyio", "asyncio", "psutil", "jinja2", "preflight_checks"})
     # Of the trainer lint needs how parameters are dealt to servers, which is arithmetic (see test_architecture).
+
+
+def test_lint_imports_nothing_of_what_only_reports_of_nodes_show(tree: Path) -> None:
+    for form in ("text", "json"):
+        _, modules = imported("lint", ".", "-o", form, cwd=tree)
+        assert "preflight.report" in modules
+        assert not modules & {"preflight.exhibit", "preflight.showing"}
 
 
 def test_lint_as_text_does_without_pydantic(tree: Path) -> None:
