@@ -14,6 +14,7 @@ from typing import IO, TYPE_CHECKING
 from preflight import __version__, catalog, report
 from preflight.engine import SMOKE
 from preflight.errors import UsageError
+from preflight.near import nearest_path
 from preflight.progress import Progress, Step, ignore
 from preflight.recording import Configuration, Recording, Wish
 from preflight.report import Report, report_on
@@ -415,7 +416,8 @@ def _chosen(
     chosen = [Path(path) for path in paths] or [Path()]
     for path in chosen:
         if not os.path.lexists(path) and path not in (given or {}):
-            raise UsageError(f"{path} does not exist; name a job's script, its configuration or a directory")
+            hint = nearest_path(path) or "; name a job's script, its configuration or a directory"
+            raise UsageError(f"{path} does not exist{hint}")
     top = Path(root) if root is not None else _common_root(chosen)
     if not top.is_dir():
         raise UsageError(f"the root {top} is not a directory")
@@ -450,7 +452,7 @@ def _load(path: Path) -> Recording:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+        raise UsageError(f"{path} cannot be read: {error.strerror}{nearest_path(path)}") from None
     try:
         return load(data, to_judge=True)
     except ValueError as error:
@@ -458,6 +460,9 @@ def _load(path: Path) -> Recording:
             raise UsageError(
                 f"{path} is no recording but a report; `preflight check --save recording.json` writes recordings"
             ) from None
+        if not data.lstrip()[:1] in (b"{", b"\x1f"):
+            hint = "it is no JSON; preflight check --save FILE writes one"
+            raise UsageError(f"{path} is no recording: {hint}") from None
         raise UsageError(f"{path} is no recording that preflight {__version__} can read: {error}") from None
 
 

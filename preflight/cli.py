@@ -346,7 +346,9 @@ def run(arguments: list[str]) -> int:
     try:
         code = cli.main(arguments, prog_name="preflight", standalone_mode=False)
     except click.ClickException as error:
-        error.show()
+        from preflight.cli_hints import hinted
+
+        hinted(error, cli).show()
         return 2
     except UsageError as error:
         _complain(f"preflight: {error}")

@@ -18,6 +18,7 @@ from preflight.ignoring import problem as pattern_problem
 from preflight.ignoring import relocated
 from preflight.job import Span
 from preflight.job.hostname import is_host_range
+from preflight.near import nearest_path
 from preflight.settings import Problem, Settings, validated
 from preflight.sources.base import SourceFile
 from preflight.sources.tree import DirectoryTree
@@ -36,7 +37,7 @@ def named(file: Path, root: Path, declared: Site) -> Document:
     try:
         text = file.read_text("utf-8-sig")
     except OSError as error:
-        raise UsageError(f"--config {file} cannot be read: {error.strerror}") from None
+        raise UsageError(f"--config {file} cannot be read: {error.strerror}{nearest_path(file)}") from None
     except ValueError:
         raise UsageError(f"--config {file} is not UTF-8") from None
     document = _document(text, file, root, declared, trusted=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from preflight.job import Claim, Job, Known
 from preflight.job.span import span_of
+from preflight.near import nearest
 
 #: Faults that can be played, and by whom: ranks of a collective, or servers and workers.
 KINDS = {
@@ -81,7 +82,9 @@ def read_drill(text: str) -> Drill:
     """`kill:worker1@3` as a drill. Raises ValueError that says what can be played, and by whom."""
     kind, colon, target = text.partition(":")
     if kind not in KINDS:
-        raise ValueError(f"there is no drill {kind!r}; known are {', '.join(KINDS)}")
+        near = nearest(kind, KINDS)
+        hint = f"did you mean {near}?" if near else f"known are {', '.join(KINDS)}"
+        raise ValueError(f"there is no drill {kind!r}; {hint}")
     if not colon:
         return Drill(kind)
     found = _TARGET.fullmatch(target)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from preflight.errors import UsageError
+from preflight.near import nearest_path
 
 #: So much is read at a time; a line longer than that is cut into several.
 CHUNK_BYTES = 1 << 20
@@ -59,7 +60,8 @@ def logs_in(paths: Sequence[str | Path]) -> tuple[Found, ...]:
         try:
             mode = path.stat().st_mode
         except OSError as error:
-            raise UsageError(f"{path}: {error.strerror}; name the logs of a run, or a folder of them") from None
+            hint = nearest_path(Path(path)) or "; name the logs of a run, or a folder of them"
+            raise UsageError(f"{path}: {error.strerror}{hint}") from None
         if stat.S_ISDIR(mode):
             for name in _below(path):
                 found.setdefault(str(name.resolve()), Found(name, name.as_posix()))

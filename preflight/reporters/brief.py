@@ -30,8 +30,9 @@ _FOR_THE_PROMPT = 1
 _MOST_UNTOLD = 3
 #: Of a path in fewer cells than this nothing is left that tells anything.
 _SHORTEST_PLACE = 8
-#: How much of a group is shown, the least first: lines of its message, lines of its remedy; None: all there is.
-_DEPTHS: tuple[tuple[int, int] | None, ...] = ((0, 0), (2, 0), (4, 3), None)
+#: How much of a group is shown, the least first: lines of its message, lines of its remedy, and whether its commands
+#: are; None: all there is.
+_DEPTHS: tuple[tuple[int, int, bool] | None, ...] = ((0, 0, False), (2, 0, False), (2, 2, False), (4, 3, True), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +93,19 @@ def _middle(report: Report, style: Style, room: int) -> list[str]:
     shown = groups if len(groups) <= max(room, 1) else groups[: max(room - 1, 1)]
     parts = [_group(group, report, style, 0) for group in shown]
     left = room - len(parts) - (len(shown) < len(groups))
+    least = 0
     for depth in range(1, len(_DEPTHS)):
         for index, group in enumerate(shown):
+            if group.first.severity.rank < least:
+                break
             fuller = _group(group, report, style, depth)
             more = rows(fuller, style.width) - rows(parts[index], style.width)
             if more <= left:
                 left -= more
                 parts[index] = fuller
+            else:
+                # Nothing milder is told at greater length than this.
+                least = max(least, group.first.severity.rank)
     apart = left >= len(parts) and any(len(part) > 1 for part in parts)
     lines = [line for part in parts for line in (*part, *([""] if apart else []))]
     dropped = [finding for group in groups[len(shown) :] for finding in group.findings]
@@ -116,7 +123,7 @@ def _group(group: _Group, report: Report, style: Style, depth: int) -> list[str]
     limits = _DEPTHS[depth]
     if limits is None:
         return _lines(style, write_all)
-    message, remedy = limits
+    message, remedy, commands = limits
 
     def write(sheet: Sheet) -> None:
         first, many = group.first, len(group.findings)
@@ -130,7 +137,7 @@ def _group(group: _Group, report: Report, style: Style, depth: int) -> list[str]
             sheet.wrapped(first.message, most=message)
         if remedy and first.remedy:
             sheet.wrapped(first.remedy, label="fix: ", style="green", most=remedy)
-        if remedy:
+        if commands:
             Page.commands(sheet, first)
 
     return _lines(style, write)

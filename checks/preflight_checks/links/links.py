@@ -154,7 +154,10 @@ def _unreachable(group: Sequence[Shape[Target]], claims: tuple[Claim, ...], open
         nodes=dict.fromkeys(name for shape in group for name in shape.nodes),
         remedy=_remedy(group, statuses, ports),
         run=_allowing(group, statuses),
-        waits_at="collective" if "filtered" in statuses else "",
+        # At the job's own ports ranks meet; those that the kernel picks are for what comes behind.
+        waits_at=("collective" if all(cell.label == FREE for cell in every) else "rendezvous")
+        if "filtered" in statuses
+        else "",
     )
 
 
