@@ -206,9 +206,8 @@ def context_of(job: Job, *, python: str, directory: str, trust_job: bool, prelud
         says = [f"the Python that {script} runs in on each node"]
     if where:
         says.append(f"directory {where} ({'--directory' if directory else 'the job'})")
-    says.append(
-        f"{len(environment)} variables of the job" if trust_job else "no variables of the job (--trust-job takes them)"
-    )
+    taken = f"{len(environment)} variable{'' if len(environment) == 1 else 's'} of the job"
+    says.append(taken if trust_job else "no variables of the job (--trust-job takes them)")
     if lines:
         says.append(f"{len(lines)} set-up lines of the job")
     context = Context(

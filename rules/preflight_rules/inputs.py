@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from preflight.job import Job, Note, NoteKind
-from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.judgement import Verdict, command, failed, not_applicable, passed, rule, unknown
 from preflight.outcome import Severity
 from preflight_rules.sizes.batch_sizes import uses_hugging_face
 
@@ -123,6 +123,7 @@ def input_malformed(job: Job) -> Iterator[Verdict]:
                 at=note.span,
                 remedy=f"Save it with Unix line ends: `dos2unix {note.span.path}` or"
                 f" `sed -i 's/\\r$//' {note.span.path}`.",
+                run=(command("sed", "-i", r"s/\r$//", note.span.path),),
             )
     for file in job.files:
         if file.path not in broken:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from preflight.job import Claim, Job
-from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
+from preflight.judgement import Verdict, check, failed, not_applicable, passed, root_command, unknown
 from preflight.outcome import Confidence, Evidence, Severity
 from preflight.recording import Facts, Fleet, Observed
 from preflight.request import Request, probe_name
@@ -200,6 +200,7 @@ def container_loses_gpus(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
             nodes=tuple(exposed),
             remedy=f"`nvidia-ctk system create-dev-char-symlinks --create-all` on {fold(exposed)} (by a udev rule, so "
             "that it lasts), or give containers their GPUs by CDI.",
+            run=(root_command("nvidia-ctk", "system", "create-dev-char-symlinks", "--create-all", on=exposed),),
         )
     if well:
         yield passed(f"device nodes on {well} nodes")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from preflight.job import Job
-from preflight.judgement import Verdict, check, failed, passed
+from preflight.judgement import Verdict, check, command, failed, passed
 from preflight.outcome import Confidence, Evidence, Severity
 from preflight.recording import Facts, Fleet, Observed
 from preflight.request import Request, probe_name
@@ -101,7 +101,8 @@ def node_will_go_away(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
             f"updated packages wait for a restart of {fold(waiting)}",
             at=Evidence("/run/reboot-required", "present", "absent", "cat /run/reboot-required*", waiting[0]),
             nodes=tuple(waiting),
-            remedy="A driver that was updated and not reloaded fails to load; see `nvidia-smi`.",
+            remedy=f"Restart {fold(waiting)} before the job, or see whether `nvidia-smi` still answers there: a driver that "
+            "was updated and not reloaded fails to load.",
             severity=Severity.INFO,
         )
     for verdict in (*_slurm(facts, fleet, runs_s), *_cloud(facts)):
@@ -139,6 +140,7 @@ def _slurm(facts: Facts, fleet: Fleet, runs_s: float) -> Iterator[Verdict]:
                 ),
                 nodes=tuple(nodes),
                 remedy=f"Leave {fold(nodes)} out (`--exclude={','.join(nodes[:8])}`), or ask who drained it.",
+                run=(command("scontrol", "show", "node", ",".join(nodes)),),
                 confidence=Confidence.MEDIUM,
             )
         for reservation in plans.reservations:

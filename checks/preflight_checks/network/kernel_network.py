@@ -88,6 +88,7 @@ def few_ports(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             also=claims,
             nodes=tuple(group),
             remedy=f'`sysctl -w net.ipv4.ip_local_port_range="32768 60999"` on {fold(group)}.',
+            run=(root_command("sysctl", "-w", "net.ipv4.ip_local_port_range=32768 60999", on=group),),
             severity=None if hard else Severity.WARNING,
             confidence=None if hard else Confidence.MEDIUM,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from preflight.job import Claim, Job
-from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
+from preflight.judgement import Verdict, check, command, failed, not_applicable, passed, unknown
 from preflight.outcome import Confidence, Evidence, Severity
 from preflight.recording import Facts, Fleet
 from preflight.request import Request, probe_name
@@ -118,6 +118,7 @@ def default_interface(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
             also=backends(job)[1],
             nodes=nodes,
             remedy="Export NCCL_SOCKET_IFNAME=" + (f"={better.name}" if better else "<interface>") + " for all ranks.",
+            run=(command("export", f"NCCL_SOCKET_IFNAME=={better.name}"),) if better else (),
             severity=None if certain else Severity.WARNING,
             confidence=None if certain else Confidence.MEDIUM,
         )
