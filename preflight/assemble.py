@@ -110,7 +110,7 @@ def _directory_jobs(assembly: _Assembly, walked: Walked) -> list[Job]:
     built: dict[str, list[Job]] = {}
     # Shell scripts first: what they reach is no job of its own.
     for number, path in enumerate(sorted(candidates, key=lambda p: (assembly.rank(p), p))):
-        assembly.progress(Step("files", number, len(candidates)))
+        assembly.progress(Step("jobs", number, len(candidates)))
         if path in referred:
             continue
         built[path] = assembly.jobs([path], explicit=False)

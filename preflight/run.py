@@ -244,6 +244,7 @@ class _Run:
         if self._under_way is not None:
             name, started = self._under_way
             self._stages.append(StageRecord(name, started, self.now(), skipped="it was interrupted"))
+            self._progress(Step(name, ended=True, skipped="it was interrupted"))
 
     async def carry_out(self) -> None:
         """Find the nodes, open them, then one stage after the other. Raises UsageError when nobody knows the nodes."""

@@ -181,7 +181,8 @@ def _below(report: Report, style: Style) -> list[str]:
             page.hosts()
             page.saved(whence=False)
         page.mendable()
-        many = f"all {count(len(report.findings), 'finding')}" if report.findings else "all"
+        number = len(report.findings)
+        many = "all" if not number else "the finding" if number == 1 else f"all {number} findings"
         if style.rest:
             sheet.wrapped(f"in short, to fit this screen; {many}, and what passed:", indent=0)
             # Not cut: it is there to be copied.

@@ -80,7 +80,7 @@ class _Log:
         now = self._clock()
         for over in self._watch.take(step, now):
             if over.skipped:
-                self._write(f"{over.title}: skipped, {clean(over.skipped)}")
+                self._write(f"{over.title}: {clean(over.why_over())}")
         self._begin(now)
         if step.note:
             self._write(f"  {clean(step.note)}")

@@ -143,7 +143,7 @@ class LiveTable:
 
     def _finished(self, stage: Stage) -> Text:
         if stage.skipped:
-            return Text.assemble(("- ", "yellow"), f"{stage.title}: skipped, {clean(stage.skipped)}")
+            return Text.assemble(("- ", "yellow"), f"{stage.title}: {clean(stage.why_over())}")
         return Text.assemble(("+ " if self._plain else "✓ ", "green"), self._row(stage, self._clock()))
 
     def _row(self, stage: Stage, now: float) -> str:

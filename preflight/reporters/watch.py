@@ -19,6 +19,7 @@ TITLES = {
     "link": "looking between the nodes",
     "smoke": "training a few steps",
     "files": "reading files",
+    "jobs": "putting jobs together",
     "recording": "reading the recording",
     "logs": "reading logs",
     "judge": "judging",
@@ -56,6 +57,10 @@ class Stage:
     def over(self) -> bool:
         """Whether nothing more will come of it."""
         return self.took_s is not None or bool(self.skipped)
+
+    def why_over(self) -> str:
+        """Why it did not take place, or not to its end; empty of a stage that ended as it should."""
+        return f"{'skipped' if self.began_s is None else 'ended'}, {self.skipped}" if self.skipped else ""
 
     def how_far(self) -> str:
         """`3 of 4 nodes`, `12 of 40`, `8 ranks`; empty where that says nothing."""

@@ -51,7 +51,7 @@ def test_what_nobody_could_have_seen_is_no_stage_that_ended() -> None:
 
 def test_a_stage_that_is_skipped_says_why() -> None:
     watch, over = after((0.0, Step("smoke", planned=("smoke",))), (0.1, Step("smoke", ended=True, skipped="WLD001")))
-    assert [stage.skipped for stage in over] == ["WLD001"]
+    assert [stage.why_over() for stage in over] == ["skipped, WLD001"]
     assert watch.now is None
 
 
@@ -88,3 +88,8 @@ def test_a_group_that_is_done_is_not_waited_for() -> None:
     )
     assert watch.stages["smoke"].by_phase() == ["rank 0 on a: nothing more"]
     assert watch.stages["smoke"].how_far() == "2 ranks"
+
+
+def test_a_stage_that_was_interrupted_did_not_end_as_it_should() -> None:
+    _, over = after((0.0, Step("smoke")), (1.0, Step("smoke", ended=True, skipped="it was interrupted")))
+    assert [stage.why_over() for stage in over] == ["ended, it was interrupted"]
