@@ -50,7 +50,8 @@ def test_what_nobody_could_have_seen_is_no_stage_that_ended() -> None:
 
 
 def test_a_stage_that_is_skipped_says_why() -> None:
-    watch, over = after((0.0, Step("smoke", planned=("smoke",))), (0.1, Step("smoke", ended=True, skipped="WLD001")))
+    planned = Step("open", planned=("open", "smoke"))
+    watch, over = after((0.0, planned), (0.05, Step("smoke", ended=True, skipped="WLD001")))
     assert [stage.why_over() for stage in over] == ["skipped, WLD001"]
     assert watch.now is None
 
