@@ -8,7 +8,7 @@ is said.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from preflight.job import Claim, Job, Known, Launch, Scope, Strength
@@ -25,7 +25,7 @@ _CONF = {"static": re.compile(r"(?:^|,)\s*timeout=(\d+)"), "": re.compile(r"(?:^
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """What the faults of a run would have cost: all nodes of the job wait until a time-out ends it, once.
+    """What the faults of a run would have cost: all nodes of a job wait until a time-out ends it, once.
 
     Args:
         findings: the ids of those that would have let everybody wait.
@@ -39,6 +39,7 @@ class Saved:
         gpu_hours: the same with all GPUs; null where nothing says how many there are.
         price_per_gpu_hour: in whatever the user counts in; null where no price was given.
         cost: GPU-hours times the price.
+        job: whose nodes; of several jobs the one that would have wasted most.
     """
 
     findings: tuple[str, ...]
@@ -52,6 +53,7 @@ class Saved:
     gpu_hours: float | None = None
     price_per_gpu_hour: float | None = None
     cost: float | None = None
+    job: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +71,30 @@ def saved(
         nodes: those that the run looked at, which are the job's; without any the files say how many.
     """
     waits = [finding for finding in findings if finding.waits_at and finding.severity.rank >= fail_on.rank]
-    if not waits:
-        return None
+    found = [_of_job(job, waits if len(jobs) == 1 else _about(job, waits), nodes) for job in jobs]
+    return max((one for one in found if one is not None), key=lambda one: one.node_hours, default=None)
+
+
+def _about(job: Job, findings: Sequence[Finding]) -> list[Finding]:
+    """Those that speak of this job: of one of its launches, or of a file of it."""
+    launches, files = {launch.id for launch in job.launches}, {file.path for file in job.files}
+    return [f for f in findings if f.subject in launches or any(place.path in files for place in f.locations[:1])]
+
+
+def _of_job(job: Job, waits: Sequence[Finding], nodes: Sequence[str]) -> Saved | None:
     # Who never gets past the rendezvous waits nowhere else.
     first = [finding for finding in waits if finding.waits_at == "rendezvous"] or waits
-    for job, launch in _launches(jobs, first):
-        scope = launch.scope
-        count = _Number(len(nodes), "nodes of this run") if nodes else _nodes(job, scope)
+    subjects = {finding.subject for finding in first}
+    launches = [launch for launch in job.launches if launch.id in subjects] or job.launches
+    for launch in launches if first else ():
+        count = _Number(len(nodes), "nodes of this run") if nodes else _nodes(job, launch.scope)
         limit = _rendezvous(job, launch) if first[0].waits_at == "rendezvous" else _group(job, launch)
         if count is None or limit is None or count.value < 2:
             continue
         gpus = _gpus(job, launch)
         hours = count.value * limit.value / 3600
         return Saved(
+            job=job.name,
             findings=tuple(dict.fromkeys(finding.id for finding in first)),
             nodes=count.value,
             nodes_from=count.words,
@@ -101,16 +114,6 @@ def priced(found: Saved | None, price_per_gpu_hour: float | None) -> Saved | Non
         return found
     cost = round(found.gpu_hours * price_per_gpu_hour, 2)
     return replace(found, price_per_gpu_hour=price_per_gpu_hour, cost=cost)
-
-
-def _launches(jobs: Sequence[Job], findings: Sequence[Finding]) -> Iterator[tuple[Job, Launch]]:
-    """The launches that the findings speak of, else those of the files they stand in, else all of a single job."""
-    subjects = {finding.subject for finding in findings}
-    paths = {place.path for finding in findings for place in finding.locations}
-    everything = [(job, launch) for job in jobs for launch in job.launches]
-    named = [pair for pair in everything if pair[1].id in subjects]
-    near = [pair for pair in everything if paths & {file.path for file in pair[0].files}]
-    yield from named or near or (everything if len(jobs) == 1 else ())
 
 
 def _number(claims: Sequence[Claim]) -> _Number | None:

@@ -78,8 +78,8 @@ def encoding_of(stream: TextIO) -> str:
         return "utf-8"
 
 
-#: Signs of our own, for those who have only ASCII or some national set of letters.
-_PLAIN = str.maketrans({"…": "...", "·": "-", "–": "-", "—": "-", "×": "x", "✓": "+", "✗": "!", "•": "*", "→": "->"})
+#: Signs of our own, for those who have only ASCII or some national set of letters; none becomes wider by it.
+_PLAIN = str.maketrans({"…": "~", "·": "-", "–": "-", "—": "-", "×": "x", "✓": "+", "✗": "!", "•": "*", "→": ">"})
 
 
 def encoded(text: str, encoding: str) -> bytes:

@@ -11,9 +11,17 @@ from preflight.timeouts import DEFAULTS
 from tests.building import claim, job, span
 
 
-def waits(at: str, id: str = "RDV001", *, severity: Severity = Severity.ERROR, subject: str = "run.sh:3") -> Finding:
+def waits(
+    at: str,
+    id: str = "RDV001",
+    *,
+    severity: Severity = Severity.ERROR,
+    subject: str = "run.sh:3",
+    path: str = "run.sh",
+) -> Finding:
     """A fault that keeps everybody waiting there."""
-    return Finding(id, "name", severity, Confidence.HIGH, "-", subject, locations=(Location.at(span()),), waits_at=at)
+    place = Location.at(span(path))
+    return Finding(id, "name", severity, Confidence.HIGH, "-", subject, locations=(place,), waits_at=at)
 
 
 def launched(*claims: Claim, launcher: str = "torchrun") -> Job:
@@ -33,6 +41,7 @@ NODES, GPUS = of_launch("nodes", 4), of_launch("gpus_per_node", 8)
 def test_nodes_times_gpus_times_the_time_out() -> None:
     found = saved([waits("rendezvous")], [launched(NODES, GPUS)])
     assert found == Saved(
+        job="run.sh",
         findings=("RDV001",),
         nodes=4,
         nodes_from="`--nodes=4` (run.sh:3)",
@@ -138,7 +147,18 @@ def test_of_several_jobs_only_that_of_the_finding_counts() -> None:
     other = Job("other.sh", launches=(Launch("other.sh:1", "torchrun", span("other.sh", 1)),))
     found = saved([waits("rendezvous")], [other, launched(NODES)])
     assert found is not None
-    assert saved([waits("rendezvous", subject="elsewhere")], [other, other]) is None
+    assert found.job == "run.sh"
+    assert saved([waits("rendezvous", subject="elsewhere", path="elsewhere")], [other, other]) is None
+
+
+def test_of_several_jobs_that_wait_the_largest_counts_with_its_own_faults() -> None:
+    launch = Launch("big.sh:1", "torchrun", span("big.sh", 1))
+    nodes = claim("nodes", 64, scope=Scope(launch="big.sh:1"))
+    big = job(nodes, name="big.sh", launches=(launch,))
+    both = [waits("rendezvous"), waits("rendezvous", "WLD001", subject="big.sh:1", path="big.sh")]
+    found = saved(both, [launched(NODES), big])
+    assert found is not None
+    assert (found.job, found.findings, found.node_hours) == ("big.sh", ("WLD001",), 16.0)
 
 
 def test_every_default_says_where_it_stands() -> None:

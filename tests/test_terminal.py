@@ -103,7 +103,7 @@ def test_the_size_is_that_of_the_stream_itself(monkeypatch: pytest.MonkeyPatch) 
 
 def test_letters_that_a_terminal_lacks_become_plain_ones() -> None:
     assert encoding_of(Screen("latin-1")) == "iso8859-1"
-    assert encoded("cut… ×2 · 训", "iso8859-1") == "cut... x2 - \\u8bad".encode("latin-1")
+    assert encoded("cut… ×2 · 训", "iso8859-1") == "cut~ x2 - \\u8bad".encode("latin-1")
     assert encoded("cut… ×2", "utf-8") == "cut… ×2".encode()
     assert encoded("\ud800", "utf-8") == b"?"
 

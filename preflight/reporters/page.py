@@ -231,7 +231,8 @@ class Page:
         found = self._report.saved
         if found is None:
             return
-        self._sheet.wrapped(f"saved: {saved_words(found)}", indent=0, hanging=2, style="green")
+        whose = f" in {found.job}" if len(self._report.jobs) > 1 else ""
+        self._sheet.wrapped(f"saved{whose}: {saved_words(found)}", indent=0, hanging=2, style="green")
         for line in saved_whence(found) if whence else ():
             self._sheet.wrapped(line)
 
