@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from preflight import options
+
+if TYPE_CHECKING:
+    from preflight.configuration import Configuration
+    from preflight.report import Report
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -46,7 +51,7 @@ def baseline_write(paths: tuple[Path, ...], root: Path | None, **chosen: Any) ->
     said = chosen.pop("baseline")
     found = api.configure(options.choices(chosen), wanted, root=root, read_baseline=False)
     file = said or found.baseline or Path(baselines.DEFAULT_NAME)
-    accepted = baselines.of_findings(api.lint(wanted, root=root, configuration=found.configuration).findings)
+    accepted = baselines.of_findings(_lint(wanted, root, found.configuration).findings)
     deliver.write(file, baselines.dump(accepted))
     _print(f"{file}: {baselines.summary(accepted.entries)} accepted\n")
     return 0
@@ -66,7 +71,7 @@ def baseline_prune(paths: tuple[Path, ...], root: Path | None, **chosen: Any) ->
     file = said or found.baseline or Path(baselines.DEFAULT_NAME)
     before = baselines.load(file)
     configuration = replace(found.configuration, baseline=before.entries, baseline_file=str(file))
-    gone = api.lint(wanted, root=root, configuration=configuration).coverage.idle_baseline
+    gone = _lint(wanted, root, configuration).coverage.idle_baseline
     top = api.root_of(wanted, root)
     missing = [entry for entry in before.entries if not (top / entry.path).exists()]
     # From another folder than it was written in, every file looks gone.
@@ -89,6 +94,15 @@ def baseline_show(file: Path | None) -> int:
 
     _print(baselines.table(baselines.load(file or Path(baselines.DEFAULT_NAME))))
     return 0
+
+
+def _lint(paths: tuple[Path, ...], root: Path | None, configuration: Configuration) -> Report:
+    """What lint says; how far it is is told where that takes longer."""
+    from preflight import api
+    from preflight.reporters.live import PATIENCE_S, live_progress
+
+    with live_progress(sys.stderr, after_s=PATIENCE_S, threads=False) as progress:
+        return api.lint(paths, root=root, configuration=configuration, progress=progress)
 
 
 def _print(text: str) -> None:

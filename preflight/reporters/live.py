@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol, TextIO
+from typing import TYPE_CHECKING, Protocol, TextIO
 
 from preflight import terminal
 from preflight.progress import Progress, Step, ignore
 from preflight.reporters.clean import clean
-from preflight.reporters.watch import Stage, Watch
+
+if TYPE_CHECKING:
+    from preflight.reporters.watch import Stage
 
 #: A log hears of what is still going on at most this often.
 LOGGED_S = 5.0
@@ -48,9 +51,8 @@ def live_progress(
     if quiet:
         yield ignore
         return
-    watcher = _watcher(stream, color, clock, threads=threads)
-    if after_s:
-        watcher = _Patient(watcher, after_s, clock, threads=threads)
+    make = functools.partial(_watcher, stream, color, clock, threads=threads)
+    watcher = _Patient(make, after_s, clock, threads=threads) if after_s else make()
     try:
         yield watcher
     finally:
@@ -70,6 +72,8 @@ class _Log:
     """For a file or a pipe: a line when a stage begins, every note, and now and then what is still going on."""
 
     def __init__(self, stream: TextIO, clock: Clock) -> None:
+        from preflight.reporters.watch import Watch
+
         self._stream = stream
         self._clock = clock
         self._watch = Watch()
@@ -122,13 +126,14 @@ def _still(stage: Stage, now_s: float) -> list[str]:
 class _Patient:
     """Tells the watcher behind it nothing until somebody would begin to wonder."""
 
-    def __init__(self, watcher: _Watcher, after_s: float, clock: Clock, *, threads: bool) -> None:
-        self._watcher = watcher
+    def __init__(self, make: Callable[[], _Watcher], after_s: float, clock: Clock, *, threads: bool) -> None:
+        self._make = make
+        self._watcher: _Watcher | None = None
         self._clock = clock
         self._from = clock() + after_s
         self._held: list[Step] = []
         self._lock = threading.Lock()
-        self._open = False
+        self._closed = False
         self._timer = threading.Timer(after_s, self._wake) if threads else None
         if self._timer is not None:
             self._timer.daemon = True
@@ -136,9 +141,8 @@ class _Patient:
 
     def __call__(self, step: Step) -> None:
         with self._lock:
-            if self._open or self._clock() >= self._from:
-                self._let_go()
-                self._watcher(step)
+            if self._watcher is not None or self._clock() >= self._from:
+                self._let_go()(step)
             else:
                 # What is told later is how it stands then, and what was worth a line of its own.
                 self._held = [held for held in self._held if held.stage != step.stage or held.note or held.planned]
@@ -146,19 +150,22 @@ class _Patient:
 
     def _wake(self) -> None:
         with self._lock:
-            self._let_go()
+            if not self._closed:
+                self._let_go()
 
-    def _let_go(self) -> None:
-        self._open = True
+    def _let_go(self) -> _Watcher:
+        """Whoever tells, told of what was held back. It is made only now: most runs are over sooner."""
+        watcher = self._watcher = self._watcher or self._make()
         held, self._held = self._held, []
         for step in held:
-            self._watcher(step)
+            watcher(step)
+        return watcher
 
     def close(self) -> None:
         """End it, whether anything was shown or not."""
         if self._timer is not None:
             self._timer.cancel()
         with self._lock:
-            self._held = []
-            self._open = True
-            self._watcher.close()
+            self._closed = True
+            if self._watcher is not None:
+                self._watcher.close()
