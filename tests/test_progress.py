@@ -1,0 +1,63 @@
+"""Every verb that may take long tells how far it is, from the first step to the last."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from preflight import api
+from preflight.cli import run
+from preflight.progress import Step
+from preflight.saved import save
+from tests.building import a_recording, job, reached
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Twelve small jobs."""
+    for number in range(12):
+        script = f"#!/bin/bash\ntorchrun --nnodes=2 --master_port={29500 + number} train{number}.py\n"
+        (tmp_path / f"run{number}.sh").write_text(script)
+    return tmp_path
+
+
+def stages(steps: list[Step]) -> list[str]:
+    """The stages in the order in which they began."""
+    return list(dict.fromkeys(step.stage for step in steps))
+
+
+def test_lint_tells_of_files_jobs_and_rules(folder: Path) -> None:
+    steps: list[Step] = []
+    api.lint([folder], root=folder, progress=steps.append)
+    assert stages(steps) == ["files", "jobs", "judge"]
+    assert [step.done for step in steps if step.stage == "jobs"] == list(range(12))
+    judged = [step for step in steps if step.stage == "judge"]
+    assert [step.done for step in judged] == list(range(judged[0].total))
+
+
+def test_judge_tells_of_the_recording_and_of_rules_and_checks(tmp_path: Path) -> None:
+    path = tmp_path / "recording.json"
+    path.write_bytes(save(a_recording(job(), verb="check", nodes=reached("a", "b"), stages=("node",))))
+    steps: list[Step] = []
+    api.judge(path, progress=steps.append)
+    assert stages(steps) == ["recording", "judge"]
+    assert steps[-1].done == steps[-1].total - 1
+
+
+def test_diagnose_tells_of_each_log(tmp_path: Path) -> None:
+    for number in range(3):
+        (tmp_path / f"rank{number}.log").write_text("RuntimeError: CUDA out of memory\n")
+    steps: list[Step] = []
+    api.diagnose([tmp_path], progress=steps.append)
+    assert [(step.stage, step.done, step.total) for step in steps] == [("logs", n, 3) for n in range(3)]
+
+
+@pytest.mark.parametrize("verb", ["lint", "judge", "diagnose"])
+def test_what_is_quick_says_nothing_of_it(verb: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recording, log = folder / "recording.json", folder / "rank0.log"
+    recording.write_bytes(save(a_recording(job())))
+    log.write_text("all is well\n")
+    named = {"lint": folder / "run0.sh", "judge": recording, "diagnose": log}[verb]
+    run([verb, str(named)])
+    assert capsys.readouterr().err == ""
