@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from tests.integrations.runner import Runner
+from tools.transcripts import steps
 
 ROOT = Path(__file__).resolve().parents[2]
 ACTION = ROOT / "action.yml"
@@ -151,3 +152,18 @@ def test_it_installs_itself_and_runs(tmp_path: Path) -> None:
     assert runner.output("verdict") == "no-go"
     lint = runner.step("lint")
     assert lint is not None and "RDV001" in lint.output
+
+
+def test_the_workflow_of_the_documentation_is_valid_and_uses_inputs_that_exist(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "start" / "ci.md").read_text()
+    (text,) = [step.text for step in steps(page) if step.file == ".github/workflows/preflight.yml"]
+    path = tmp_path / "preflight.yml"
+    path.write_text(text)
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout
+    given = yaml.safe_load(text)["jobs"]["lint"]["steps"][-1]["with"]
+    action = yaml.safe_load(ACTION.read_text())
+    assert set(given) <= set(action["inputs"])
+    listed = set(re.findall(r"^\| `([a-z-]+)` \|", (ROOT / "docs" / "integrations.md").read_text(), re.MULTILINE))
+    assert set(action["inputs"]) <= listed
