@@ -8,7 +8,7 @@ import sys
 #: Quick, and without a framework.
 USUAL = ("startup", "lint", "scripts", "corpus", "peers", "link_rounds")
 #: These import torch and start ranks, or need virtual nodes and minutes; `gpu_smoke` needs a GPU.
-BY_NAME = ("smoke", "smoke_step", "gpu_smoke", "node_facts", "judging", "rendering", "parameter_server")
+BY_NAME = ("smoke", "smoke_step", "gpu_smoke", "node_facts", "judging", "rendering", "parameter_server", "healthy")
 
 
 def main(arguments: list[str]) -> int:

@@ -1,6 +1,6 @@
 """The parameter servers of the reference trainer against plain sockets and against libraries.
 
-`python -m benchmarks parameter_server [transfer|steps|paddle] [ROUNDS]`; without a word the first two.
+`python -m benchmarks parameter_server [transfer|steps|servers|paddle] [ROUNDS]`; without a word the first two.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import sys
 PARTS = {
     "transfer": "push and pull against raw sockets",
     "steps": "steps a second against pyzmq, torch RPC and Ray",
+    "servers": "steps a second over 1 to 4 servers",
     "paddle": "steps a second of the sparse model against Paddle's own servers",
 }
 _USUAL = ("transfer", "steps")

@@ -87,11 +87,10 @@ def turns(title: str, makers: Sequence[Callable[[], Contestant]], count: int, ro
 
 def show(title: str, found: dict[str, list[tuple[float, float]]]) -> None:
     """Steps a second, and by how much ours are more."""
-    base = found["preflight"]
+    base = next(iter(found.values()))
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
-    print(
-        f"\n{title}: {WORKERS} workers, 1 server, async (medians of {len(base)}; load average {load}; {congestion()})"
-    )
+    how = f"medians of {len(base)}; load average {load}; {congestion()}"
+    print(f"\n{title}: {WORKERS} workers, 1 server unless said, async ({how})")
     print(f"  {'':<12}{'steps/s':>9}{'cpu ms':>9}{'ours are':>10}{'(range)':>16}{'by cpu':>9}{'aim':>7}")
     for name, times in found.items():
         ratios = [theirs[0] / mine[0] for theirs, mine in zip(times, base, strict=True)]
@@ -108,16 +107,23 @@ def of_process(pid: int) -> float:
     return processor_s(pid) if pid != os.getpid() else 0.0
 
 
-def ours(options: dict[str, int]) -> Contestant:
-    """The reference trainer's own server and workers."""
-    ends = [connected() for _ in range(WORKERS)]
-    told = settings(options)
-    server = forked(lambda: our_server([theirs for _, theirs in ends], told))
-    workers = [Commanded(lambda index=index: our_worker(ends[index][0], told, index)) for index in range(WORKERS)]
-    for mine, theirs in ends:
+def ours(options: dict[str, int], servers: int = 1, name: str = "preflight") -> Contestant:
+    """The reference trainer's own servers and workers."""
+    told = settings(options, servers)
+    ends = [[connected() for _ in range(servers)] for _ in range(WORKERS)]
+
+    def server(index: int) -> int:
+        return forked(lambda: our_server([mine[index][1] for mine in ends], replace(told, index=index)))
+
+    def worker(index: int) -> Callable[[int], None]:
+        return trainer([mine for mine, _ in ends[index]], told, index)
+
+    first, *more = [server(index) for index in range(servers)]
+    workers = [Commanded(lambda index=index: worker(index)) for index in range(WORKERS)]
+    for mine, theirs in (pair for pairs in ends for pair in pairs):
         mine.close()
         theirs.close()
-    return commanded("preflight", server, workers)
+    return commanded(name, first, workers, tuple(more))
 
 
 def settings(options: dict[str, int], servers: int = 1, workers: int = WORKERS, mode: str = "async") -> Any:
@@ -163,11 +169,6 @@ def our_server(ends: list[Any], told: Any) -> None:
         threads[-1].start()
     for thread in threads:
         thread.join()
-
-
-def our_worker(end: Any, told: Any, index: int) -> Callable[[int], None]:
-    """Trains from where it stopped."""
-    return trainer([end], told, index)
 
 
 def trainer(ends: list[Any], told: Any, index: int) -> Callable[[int], None]:

@@ -24,7 +24,7 @@ from preflight.blame import (
 from preflight.joining import apart
 from preflight.meeting import all_inside, cannot_reach, endpoint_taken, unresolved
 from preflight.ranks import RANK, SPARE, Member, RankView, views
-from preflight.reaching import unreached
+from preflight.reaching import each_other, unreached
 from preflight.recording import EventRecord, FactRecord
 from reference_trainer import phases
 
@@ -232,6 +232,9 @@ def _deadlock(found: Views, over: Sequence[RankView], running: Views, now_s: flo
         return None
     if any(v.alive and not v.started for v in found.values()):
         return None
+    between = each_other(found, over)
+    if between is not None:
+        return between
     first = min(over, key=lambda v: (v.entered, v.changed_at, v.rank))
     names = ", ".join(title(found[rank]) if found[rank].role != RANK else str(rank) for rank in _awaited(first, found))
     text = f"waits for {names} during {doing(first)}, and those wait too: nobody can be named with certainty"

@@ -6,6 +6,8 @@ worker is cut off, and a single cell that the path between the two is to blame.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from preflight.blame import Culprit, Limits, Views, blame, names_text, nodes_text, title
 from preflight.matrix import Cell, Shape, shapes
 from preflight.ranks import Dial, RankView
@@ -91,3 +93,29 @@ def _how(dial: Dial) -> str:
     if dial.result == _STRANGER:
         return f"what answers at {dial.endpoint} is no server of this run ({dial.error})"
     return f"{dial.endpoint} is {dial.result} ({dial.error})"
+
+
+def each_other(found: Views, waiting: Sequence[RankView]) -> Culprit | None:
+    """Workers and servers that wait for one another, as after a message that was lost on its way.
+
+    A server in all such pairs is named, or a worker in all of them; of a single pair both ends.
+    """
+    pairs = [
+        (worker, found[number])
+        for worker in waiting
+        if worker.role == "worker"
+        for number in worker.waiting_for
+        if number in found and found[number].role == "server" and worker.rank in found[number].waiting_for
+    ]
+    workers = list({worker.rank: worker for worker, _ in pairs}.values())
+    servers = list({server.rank: server for _, server in pairs}.values())
+    if not pairs or (len(workers) > 1 and len(servers) > 1):
+        return None
+    if len(pairs) == 1:
+        (worker, server), since_s = pairs[0], max(view.changed_at for view in pairs[0])
+        text = f"waits for {title(server)}, which waits for it in turn: something between them was lost"
+        return blame(found, worker, "stuck", since_s, text, also=[server.rank])
+    one, others = (servers[0], workers) if len(servers) == 1 else (workers[0], servers)
+    since_s = max(view.changed_at for view in (one, *others))
+    text = f"waits for {names_text(others)}, and each of them waits for it: what it gets, or what it says, is lost"
+    return blame(found, one, "stuck", since_s, text)

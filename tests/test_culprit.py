@@ -247,6 +247,30 @@ def test_a_worker_that_waits_for_an_idle_server_leads_to_the_path_between_them()
     assert "server 1 on node1 has received nothing that it could answer" in found.because
 
 
+def waiting(**edges: list[int]) -> Story:
+    """Since 5 s these wait for those, such as `n2=[1]`, and have nothing else to do."""
+    story = serving()
+    for number in range(4):
+        story.say(number, 5.0, phases.ENTERING, what="reply", waiting_for=edges[f"n{number}"])
+    return story
+
+
+def test_who_waits_for_one_another_is_named_by_what_all_pairs_have_in_common() -> None:
+    found = waiting(n0=[2, 3], n1=[2], n2=[0], n3=[0]).blame(11.5)
+    assert found is not None and (found.title, found.kind) == ("server 0 on node0", "stuck")
+    assert "waits for workers 0, 1, and each of them waits for it" in found.because
+    found = waiting(n0=[3], n1=[3], n2=[0], n3=[0, 1]).blame(11.5)
+    assert found is not None and found.title == "worker 1 on node3"
+    found = waiting(n0=[2], n1=[3], n2=[1], n3=[1]).blame(11.5)
+    assert found is not None and (found.title, found.also) == ("worker 1 on node3", (1,))
+    assert "waits for server 1 on node1, which waits for it in turn" in found.because
+
+
+def test_where_pairs_have_nothing_in_common_nobody_is_named_with_certainty() -> None:
+    found = waiting(n0=[2], n1=[3], n2=[0], n3=[1]).blame(11.5)
+    assert found is not None and "nobody can be named with certainty" in found.because
+
+
 def test_a_server_that_is_killed_or_stopped_is_named_as_one() -> None:
     story = serving(until_s=6.0)
     story.say(2, 6.0, phases.PROBLEM, problem="failed", consequence=True)

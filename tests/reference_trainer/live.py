@@ -25,8 +25,24 @@ from preflight.recording import EventRecord, FactRecord, Facts, Node
 from preflight.request import Request
 from reference_trainer import phases
 
-__all__ = ["LAUNCHED", "Strike", "Trial", "free_ports", "live"]
+__all__ = [
+    "DEAD_WITHIN_S",
+    "LAUNCHED",
+    "STOPPED_WITHIN_S",
+    "STUCK_WITHIN_S",
+    "TOLD_WITHIN_S",
+    "Strike",
+    "Trial",
+    "free_ports",
+    "in_time",
+    "live",
+]
 
+#: How soon the supervisor must know: after the last process said who it is, after a death, after a stop, after the last
+#: sign of life of whoever is stuck.
+TOLD_WITHIN_S, DEAD_WITHIN_S, STOPPED_WITHIN_S, STUCK_WITHIN_S = 2.0, 1.0, 5.0, 10.0
+#: With more than so much to do for each processor everything takes longer, the supervisor itself included.
+_BUSY = 3.0
 #: When a process is there and has said nothing yet.
 LAUNCHED = "launched"
 
@@ -81,6 +97,12 @@ class Trial:
         """Who was blamed."""
         assert self.blamed is not None, self.failures
         return self.blamed
+
+
+def in_time(took_s: float, within_s: float) -> bool:
+    """Whether it took no longer than it may: twice as long and a second more while the machine is busy."""
+    busy = os.getloadavg()[0] > _BUSY * len(os.sched_getaffinity(0))
+    return took_s < (2 * within_s + 1 if busy else within_s)
 
 
 def free_ports(count: int) -> list[int]:
