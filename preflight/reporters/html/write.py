@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 #: So much of a list of nodes stands in a sentence.
 _ENOUGH = 60
+#: What is no longer than this is never broken.
+_SHORT = 30
 _STYLE, _SCRIPT = "report.css", "report.js"
 
 
@@ -105,7 +107,9 @@ def prose(text: str) -> Markup:
 
 
 def breakable(text: str) -> Markup:
-    """Text that may be broken behind its commas: ranges of nodes have no blanks."""
+    """Text that may be broken behind its commas, where it is long: ranges of nodes have no blanks."""
+    if len(text) <= _SHORT:
+        return escape(clean(text, keep_newlines=True))
     return Markup(",<wbr>").join(clean(text, keep_newlines=True).split(","))
 
 

@@ -257,6 +257,27 @@ def test_pictures_of_many_nodes_are_drawn(browser: Any, files: dict[str, Path]) 
         assert dark == [True, True, False], "a dark page shows the dark picture, where there are two"
 
 
+def test_the_pointer_is_told_which_pair_it_is_at(browser: Any, files: dict[str, Path]) -> None:
+    with browser_tests.opened(browser, files["many"]) as found:
+        page = found.page
+        image = page.locator("#x-links-reach img")
+        image.scroll_into_view_if_needed()
+        box = image.bounding_box()
+        cell = box["width"] / 256
+        tip = page.locator("#x-links-reach .tip")
+        told = {}
+        for name, row, column in (("itself", 0, 0), ("next", 0, 255), ("bad", 139, 128), ("band", 1, 128)):
+            page.mouse.move(box["x"] + (column + 0.5) * cell, box["y"] + (row + 0.5) * cell)
+            told[name] = tip.inner_text()
+        assert told["itself"].startswith("worker001, worker002 → worker001, worker002: ")
+        assert told["next"].startswith("worker001, worker002 → worker511, worker512: ")
+        # worker257, whom nobody reaches.
+        assert told["bad"] == "worker279, worker280 → worker257, worker258: bad"
+        assert told["band"].endswith("not tried, of a row or column that is mostly bad")
+        page.mouse.move(0, 0)
+        assert tip.is_hidden()
+
+
 @pytest.mark.parametrize(
     ("name", "scheme", "width"),
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import struct
 import zlib
+from dataclasses import replace
 
 import pytest
 
@@ -197,6 +198,13 @@ def test_where_every_pair_is_well_and_has_no_value_nobody_stands_out() -> None:
     view = heat_view(a_matrix(60, step=2))
     assert view.standing_out is None
     assert view.row_strips == () and view.strip_note == ""
+
+
+def test_names_go_with_a_picture_only_where_their_short_form_keeps_their_order() -> None:
+    assert heat_view(a_matrix(30)).row_names == "n[0000-0029]"
+    turned = replace(a_matrix(30), rows=a_matrix(30).rows[::-1])
+    assert heat_view(turned).row_names == ""
+    assert heat_view(replace(turned, rows=tuple(f"rank {n}" for n in range(30)))).row_names == ""
 
 
 def test_the_picture_of_a_thousand_nodes_is_small() -> None:

@@ -12,6 +12,8 @@ from statistics import median
 from typing import TypeAlias
 
 from preflight.exhibit import Mark, Matrix
+from preflight.job.hostlist import expand_hosts
+from preflight.job.hostname import folded, is_hostname
 from preflight.reporters.html.drawing.colors import BAD, BAND, DARK, LEVELS, LIGHT, NOTHING, OK, UNKNOWN
 from preflight.reporters.html.drawing.numbers import between, digits, share, told
 from preflight.reporters.html.drawing.png import data_address
@@ -58,10 +60,23 @@ def heat_view(matrix: Matrix) -> HeatView:
         picture=None if small else _picture(matrix, scale, size, lines),
         row_strips=() if small else _strips(matrix, size, lines[0], by_row=True),
         column_strips=() if small else _strips(matrix, size, lines[1], by_row=False),
+        row_names="" if small else _in_short(matrix.rows),
+        column_names="" if small else _in_short(matrix.columns),
         strip_note="" if small else _strip_note(matrix, size),
         standing_out=None if small else standing_out(matrix),
         bad=None if small else bad_pairs(matrix),
     )
+
+
+def _in_short(names: Sequence[str]) -> str:
+    """The names in short form, if they can be had back from it in their order."""
+    if not all(map(is_hostname, names)):
+        return ""
+    short = folded(names)
+    try:
+        return short if expand_hosts(short) == tuple(names) else ""
+    except ValueError:
+        return ""
 
 
 def _style(mark: Mark, scale: Scale | None) -> str:

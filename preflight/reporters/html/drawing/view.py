@@ -97,7 +97,10 @@ class Strip:
 
 @dataclass(frozen=True, slots=True)
 class HeatView:
-    """A heat map. Small: `squares` by row, a real table. Large: `picture` with strips, and what stands out."""
+    """A heat map. Small: `squares` by row, a real table. Large: `picture` with strips, and what stands out.
+
+    `row_names` and `column_names` are those of a picture in short form, where that keeps their order; else empty.
+    """
 
     id: str
     title: str
@@ -111,6 +114,8 @@ class HeatView:
     row_strips: tuple[Strip, ...] = ()
     column_strips: tuple[Strip, ...] = ()
     strip_note: str = ""
+    row_names: str = ""
+    column_names: str = ""
     standing_out: TableView | None = None
     bad: TableView | None = None
     kind: Literal["heat"] = "heat"

@@ -107,6 +107,45 @@
     code.after(button);
   }
 
+  // What lies under the pointer in a picture of pairs: who, and which entry of the legend has its colour.
+  const legendOf = (part) => new Map(all(".legend li", part).map((entry) => [
+    getComputedStyle(entry.querySelector(".swatch")).backgroundColor, entry.textContent.trim().replace(/^[✓×?·]/, "")]));
+  const spoken = (names) => names.length > 2 ? `${names[0]} to ${names[names.length - 1]}` : names.join(", ");
+  for (const heat of all("[data-rows]")) {
+    const [raster, image] = [heat.querySelector(".raster"), heat.querySelector("img")];
+    const [rows, columns] = [expanded(heat.dataset.rows), expanded(heat.dataset.columns)];
+    const size = Math.ceil(Math.max(rows.length, columns.length) / Math.max(image.naturalWidth, image.naturalHeight, 1));
+    const tip = document.createElement("div");
+    tip.className = "tip"; tip.hidden = true; tip.setAttribute("aria-hidden", "true");
+    raster.append(tip);
+    let pixels = null;
+    const read = () => {
+      const canvas = document.createElement("canvas");
+      canvas.width = image.naturalWidth; canvas.height = image.naturalHeight;
+      const context = canvas.getContext("2d");
+      context.drawImage(image, 0, 0);
+      return context.getImageData(0, 0, canvas.width, canvas.height);
+    };
+    image.addEventListener("load", () => { pixels = null; });
+    raster.addEventListener("pointermove", (event) => {
+      const box = image.getBoundingClientRect();
+      const column = Math.floor((event.clientX - box.left) / box.width * image.naturalWidth);
+      const row = Math.floor((event.clientY - box.top) / box.height * image.naturalHeight);
+      if (column < 0 || row < 0 || column >= image.naturalWidth || row >= image.naturalHeight) { tip.hidden = true; return; }
+      pixels = pixels || read();
+      const at = 4 * (row * pixels.width + column);
+      const [red, green, blue, opaque] = pixels.data.slice(at, at + 4);
+      const what = opaque ? legendOf(heat.parentElement).get(`rgb(${red}, ${green}, ${blue})`) : "not tried";
+      const part = (names, number) => spoken(names.slice(number * size, (number + 1) * size));
+      tip.textContent = `${part(rows, row)} → ${part(columns, column)}${what ? ": " + what : ""}`;
+      tip.hidden = false;
+      const left = event.clientX - box.left, beyond = left + tip.offsetWidth + 16 > box.width;
+      tip.style.left = `${beyond ? Math.max(0, left - tip.offsetWidth - 12) : left + 14}px`;
+      tip.style.top = `${event.clientY - box.top + 16}px`;
+    });
+    raster.addEventListener("pointerleave", () => { tip.hidden = true; });
+  }
+
   // Sorting: by number where there is one, else by text in natural order.
   const natural = new Intl.Collator("en", { numeric: true }).compare;
   for (const table of all("table[data-sortable]")) {
