@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from preflight.outcome import Edit, Finding, Fix, Location
 from preflight.reporters.clean import fold_nodes
 from preflight.reporters.grouping import folded_evidence
+from preflight.reporters.html.drawing.view import CellView, ColumnView, RowView, TableView
 from preflight.reporters.html.view import Change, CommandView, FindingView, FixView, Place, Seen
 
 #: So many characters of a line before its marked part are kept.
@@ -36,6 +37,26 @@ def finding_view(finding: Finding) -> FindingView:
         explain=f"preflight explain {finding.id}",
         suppression=finding.suppression,
     )
+
+
+def by_rule(findings: Sequence[FindingView]) -> TableView:
+    """How often each rule found something, with a link to the first of its findings, in the order of the page."""
+    same: dict[str, list[FindingView]] = {}
+    for finding in findings:
+        same.setdefault(finding.id, []).append(finding)
+    rows = tuple(
+        RowView(
+            id,
+            (
+                CellView(found[0].name, links=((found[0].anchor, found[0].name),)),
+                CellView(found[0].severity),
+                CellView(f"{len(found):,}", sort=str(len(found))),
+            ),
+        )
+        for id, found in same.items()
+    )
+    columns = (ColumnView("what is wrong"), ColumnView("severity"), ColumnView("findings", numeric=True))
+    return TableView("findings.rules", "Findings by rule", "", "rule", columns, rows)
 
 
 def anchor_of(finding: Finding) -> str:

@@ -13,11 +13,13 @@ from preflight.reporters.grouping import count
 from preflight.reporters.html.coverage import coverage_view
 from preflight.reporters.html.drawing.draw import drawings_of
 from preflight.reporters.html.drawing.numbers import told
-from preflight.reporters.html.findings import finding_view
+from preflight.reporters.html.findings import by_rule, finding_view
 from preflight.reporters.html.nodes import EXHIBIT, nodes_view
 from preflight.reporters.html.verdict import first_steps, verdict_view
 from preflight.reporters.html.view import Fact, FindingView, Page, Section, Stage
 
+#: From so many findings on, they are counted by rule first.
+_MANY_FINDINGS = 12
 _SEVERITIES = ("error", "warning", "info")
 
 
@@ -47,6 +49,7 @@ def page_of(report: Report) -> Page:
         more_steps=more_steps,
         findings=findings,
         severities=tuple((name, sum(f.severity == name for f in findings)) for name in _SEVERITIES),
+        by_rule=by_rule(findings) if len(findings) > _MANY_FINDINGS else None,
         nodes=nodes,
         drawings=drawings,
         coverage=coverage_view(report),

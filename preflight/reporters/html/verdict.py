@@ -107,7 +107,8 @@ def _stops(finding: Finding, report: Report) -> bool:
 
 def _step(same: Sequence[Finding]) -> Step:
     first = same[0]
-    return Step(first.message, first.remedy, first_commands(first), anchor_of(first), alike=len(same) - 1)
+    where = f"{first.locations[0].path}:{first.locations[0].line}" if first.locations else ""
+    return Step(first.message, first.remedy, first_commands(first), anchor_of(first), alike=len(same) - 1, where=where)
 
 
 def _open_questions(report: Report) -> list[Step]:

@@ -53,6 +53,8 @@ class Step:
     target: str = ""
     #: So many further findings of the same rule.
     alike: int = 0
+    #: File and line, if there are such.
+    where: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +210,8 @@ class Page:
     more_steps: int
     findings: tuple[FindingView, ...]
     severities: tuple[tuple[str, int], ...]
+    #: How often each rule found something, where there is much.
+    by_rule: TableView | None
     nodes: NodesView | None
     drawings: tuple[tuple[str, Sequence[Drawing]], ...]
     coverage: CoverageView

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from preflight.catalog import Broken
 from preflight.exhibit import Cell, Column, Row, Table
-from preflight.judgement import Verdict, failed, passed, unknown
+from preflight.judgement import Rule, Verdict, failed, passed, unknown
 from preflight.outcome import Edit, Fix, Location, Severity
 from preflight.recording import Wish
 from preflight.report import Report, crashed
@@ -45,6 +45,7 @@ def test_the_verdict_is_one_line_and_the_first_steps_carry_commands() -> None:
         [],
     ]
     assert page.steps[0].commands[0].where == "node3"
+    assert [step.where for step in page.steps] == ["", "train.sbatch:5", ""]
     assert page.steps[1].target == page.findings[1].anchor
     assert page.steps[2].title == "Or start without the nodes that are not fit: node3"
 
@@ -105,6 +106,17 @@ def test_a_bug_a_drill_and_an_interruption_are_said_at_the_top() -> None:
 
 
 # --- findings ---
+
+
+def test_many_findings_are_counted_by_rule_with_a_link_to_the_first_of_each() -> None:
+    def found(count: int, id: str) -> Rule:
+        return a_rule(lambda _: [failed(f"n{n}", "m", at=span(line=n), remedy="Mend it.") for n in range(1, count)], id)
+
+    page = page_of(judged(a_recording(job()), [found(4, "TST001"), found(20, "TST002")]))
+    assert page.by_rule is not None
+    assert [(row.subject, row.cells[2].text) for row in page.by_rule.rows] == [("TST001", "3"), ("TST002", "19")]
+    assert page.by_rule.rows[1].cells[0].links[0][0] == page.findings[3].anchor
+    assert page_of(story()).by_rule is None
 
 
 def test_both_sides_of_a_contradiction_are_shown_with_their_marks() -> None:
