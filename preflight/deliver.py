@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 
 from preflight import catalog, last_page, terminal
@@ -61,7 +62,9 @@ def targets(wanted: Sequence[str], formats: Sequence[str]) -> tuple[tuple[str, P
     for one in wanted:
         name, path = _taken_apart(one)
         if name not in formats:
-            raise UsageError(f"--output {one}: there is no {name!r}; known are {', '.join(formats)}")
+            near = get_close_matches(name.lower(), formats, n=1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise UsageError(f"--output {one}: there is no {name!r}; {hint}known are {', '.join(formats)}")
         found.append((name, path))
     _refuse_two([path for _, path in found])
     return tuple(found)

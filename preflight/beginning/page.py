@@ -77,6 +77,7 @@ def _keys(survey: Survey, chosen: Chosen) -> Iterator[Sequence[str]]:
     yield _key("allow-incomplete", "true", "", offered=True)
     yield _key("output", _text("json"), "`preflight lint --help` lists them.", offered=True)
     yield _key("site-rules", f"[{_text('site-rules.toml')}]", "", offered=True)
+    yield _key("price-per-gpu-hour", "2.5", "", offered=True)
 
 
 def _exclude(chosen: Chosen) -> Sequence[str]:

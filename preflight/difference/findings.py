@@ -66,9 +66,13 @@ def matched(old: Sequence[Finding], new: Sequence[Finding]) -> tuple[list[Pair],
             same = waiting.get(key(right[other]))
             if same:
                 pair(same.pop(0), other)
-    for other in list(right):
-        near = [(_common(finding, right[other]), -number) for number, finding in left.items()]
-        most, number = max(near, default=(0, 0))
+    of_check: dict[str, list[int]] = {}
+    for number, finding in left.items():
+        if finding.nodes and not finding.locations:
+            of_check.setdefault(finding.id, []).append(number)
+    for other in [number for number, finding in right.items() if finding.nodes and not finding.locations]:
+        alike = [number for number in of_check.get(right[other].id, ()) if number in left]
+        most, number = max(((_common(left[one], right[other]), -one) for one in alike), default=(0, 0))
         if most:
             pair(-number, other)
     return [pairs[number] for number in sorted(pairs)], list(left.values()), list(right.values())
@@ -89,9 +93,7 @@ def _by_fingerprint(finding: Finding) -> object:
 
 
 def _common(one: Finding, other: Finding) -> int:
-    """On how many nodes both are, where they are faults of nodes that one check found; else 0."""
-    if one.id != other.id or one.locations or other.locations:
-        return 0
+    """On how many nodes both are."""
     return len({*one.nodes} & {*other.nodes})
 
 

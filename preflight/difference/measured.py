@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from preflight.difference.model import Measured, Regression
 from preflight.difference.noise import Limits, noise_of
+from preflight.difference.tables import of_id
 from preflight.exhibit import Bars, Exhibit, Matrix, Timeline
 from preflight.matrix import Cell, shapes
 
@@ -77,9 +78,7 @@ def _measured(old: Sequence[Exhibit], new: Sequence[Exhibit]) -> Iterator[Measur
 
 def _all_series(exhibits: Sequence[Exhibit], id: str) -> Iterator[_Series]:
     """What the exhibit of this id measured, and not more: neither what was not tried nor what could not be told."""
-    for exhibit in exhibits:
-        if exhibit.id != id:
-            continue
+    for exhibit in of_id(exhibits, id):
         if isinstance(exhibit, Matrix):
             rows, columns = exhibit.rows, exhibit.columns
             marks = {

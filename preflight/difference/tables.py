@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from preflight.difference.model import Drift
 from preflight.exhibit import Cell, Exhibit, Table
@@ -15,16 +15,26 @@ _SAME_SIZE = 0.02
 
 def of_tables(old: Sequence[Exhibit], new: Sequence[Exhibit]) -> tuple[Drift, ...]:
     """What differs, by table and column; nodes with the same change make one entry."""
-    return tuple(drift for id in DRIFTING for drift in _of_one(_table(old, id), _table(new, id)))
+    return tuple(drift for id in DRIFTING for drift in _of_table(old, new, id))
 
 
-def _table(exhibits: Sequence[Exhibit], id: str) -> Table | None:
-    return next((item for item in exhibits if isinstance(item, Table) and item.id == id), None)
+def of_id(exhibits: Iterable[Exhibit], id: str) -> Iterator[Exhibit]:
+    """The exhibits of this id: where several jobs have one each, the others carry a number behind it."""
+    for exhibit in exhibits:
+        number = exhibit.id.removeprefix(f"{id}.")
+        if exhibit.id == id or (number != exhibit.id and number.isdecimal()):
+            yield exhibit
 
 
-def _of_one(old: Table | None, new: Table | None) -> Iterator[Drift]:
-    if old is None or new is None:
-        return
+def _of_table(old: Iterable[Exhibit], new: Iterable[Exhibit], id: str) -> Iterator[Drift]:
+    """Tables of several jobs are told apart by their titles, which then name the jobs."""
+    before = {table.title: table for table in of_id(old, id) if isinstance(table, Table)}
+    for table in of_id(new, id):
+        if isinstance(table, Table) and table.title in before:
+            yield from _of_one(before[table.title], table, id)
+
+
+def _of_one(old: Table, new: Table, id: str) -> Iterator[Drift]:
     before, after = _cells(old), _cells(new)
     found: dict[tuple[str, str, str], list[str]] = {}
     for column in new.columns:
@@ -34,7 +44,7 @@ def _of_one(old: Table | None, new: Table | None) -> Iterator[Drift]:
                 change = (column.name, _said(before[key], column.unit), _said(after[key], column.unit))
                 found.setdefault(change, []).append(row.subject)
     for (what, was, now), subjects in found.items():
-        yield Drift(new.id, what, was, now, tuple(subjects))
+        yield Drift(id, what, was, now, tuple(subjects))
 
 
 def _cells(table: Table) -> dict[tuple[str, str], Cell]:

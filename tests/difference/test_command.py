@@ -205,7 +205,7 @@ def test_what_is_neither_is_named(
 def test_mistakes_get_the_nearest_word(recording: Path, capfd: pytest.CaptureFixture[str]) -> None:
     for arguments, says in (
         ([str(recording), str(recording), "--fail-no", "error"], "--fail-on"),
-        ([str(recording), str(recording), "-o", "jsn"], "known are text, json"),
+        ([str(recording), str(recording), "-o", "jsn"], "did you mean 'json'? known are text, json"),
         ([str(recording)], "Missing argument 'NEW'"),
     ):
         assert called(*arguments) == 2

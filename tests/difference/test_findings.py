@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -187,6 +188,17 @@ def test_a_fault_without_nodes_is_not_taken_for_another_one() -> None:
 
     pairs, left, right = matched([finding("a")], [finding("b")])
     assert not pairs and len(left) == len(right) == 1
+
+
+def test_thousands_of_findings_without_a_pair_take_no_time() -> None:
+    def finding(path: str, number: int) -> Finding:
+        place = Location(path, number, 1, number, 9, f"line {number}")
+        return Finding("TST001", "x", Severity.ERROR, Confidence.HIGH, "m", "s", (place,))
+
+    began = time.process_time()
+    pairs, left, right = matched([finding("a", n) for n in range(4000)], [finding("b", n) for n in range(4000)])
+    assert (len(pairs), len(left), len(right)) == (0, 4000, 4000)
+    assert time.process_time() - began < 2
 
 
 # --- outcomes and nodes ---

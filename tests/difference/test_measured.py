@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -171,6 +172,15 @@ def test_drift_is_told_once_for_all_nodes_with_the_same_change() -> None:
         ("NCCL", "2.18", "2.20", ("a", "b")),
         ("NCCL", "", "2.20", ("d",)),
     ]
+
+
+def test_of_several_jobs_each_table_is_compared_with_its_own() -> None:
+    def of_job(number: str, nccl: str) -> Table:
+        return replace(table({"a": nccl}, id=f"versions{number}"), title=f"versions (job{number})")
+
+    before, after = [of_job("", "1"), of_job(".2", "1")], [of_job("", "1"), of_job(".2", "2")]
+    assert [(item.table, item.before, item.after) for item in of_tables(before, after)] == [("versions", "1", "2")]
+    assert of_tables(before, [replace(one, title="another job") for one in after]) == ()
 
 
 def test_sizes_that_differ_a_little_have_not_drifted() -> None:
