@@ -1,4 +1,4 @@
-"""Take the pictures of the documentation anew: `python -m tools.pictures`, with the development extras and a Chromium."""
+"""Take the pictures of the documentation anew: `python -m tools.pictures`, with the `dev` extra and a Chromium."""
 
 from __future__ import annotations
 

@@ -101,8 +101,8 @@ def node_will_go_away(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
             f"updated packages wait for a restart of {fold(waiting)}",
             at=Evidence("/run/reboot-required", "present", "absent", "cat /run/reboot-required*", waiting[0]),
             nodes=tuple(waiting),
-            remedy=f"Restart {fold(waiting)} before the job, or see whether `nvidia-smi` still answers there: a driver that "
-            "was updated and not reloaded fails to load.",
+            remedy=f"Restart {fold(waiting)} before the job, or see whether `nvidia-smi` still answers there: a driver "
+            "that was updated and not reloaded fails to load.",
             severity=Severity.INFO,
         )
     for verdict in (*_slurm(facts, fleet, runs_s), *_cloud(facts)):
