@@ -44,15 +44,22 @@ class RankDrill:
         os.kill(os.getpid(), signal.SIGKILL if self._kind == "kill" else signal.SIGSTOP)
 
     def spoil(self, tensor: Any, collective: int) -> None:
-        """What happens to this rank's float32 contribution to a sum."""
+        """What happens to this rank's float32 contribution to a sum: a tensor of torch or an array of numpy."""
         if self._kind not in ("loss", "flip") or collective < self._step or not self._left:
             return
         self._left = 0
         self._tell(kind=self._kind, step=collective)
         if self._kind == "loss":
-            tensor.zero_()
+            tensor[...] = 0.0
         else:
-            import torch
-
-            raw = tensor.reshape(-1).view(torch.int32)
+            raw = tensor.reshape(-1).view(_int32(tensor))
             raw[0] = raw[0] ^ (1 << _BIT)
+
+
+def _int32(tensor: Any) -> Any:
+    """The name of 32-bit integers in the library that the tensor is of."""
+    if type(tensor).__module__ == "numpy":
+        return "int32"
+    import torch
+
+    return torch.int32

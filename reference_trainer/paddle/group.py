@@ -9,6 +9,7 @@ from typing import Any, Callable, Dict, List, Tuple
 
 from preflight.node.wire import ProbeUnavailable
 from reference_trainer import endpoint, phases
+from reference_trainer.drills import RankDrill
 from reference_trainer.progress import Progress
 
 #: Paddle's own limit for what its store waits for, in seconds (FLAGS_stop_check_timeout), and for an operation of NCCL.
@@ -77,7 +78,10 @@ def join(paddle: Any, params: Dict[str, Any], me: Progress, backend: str, device
         me.entering("set-up of the %s process group" % backend, collective=True)
         paddle.distributed.init_parallel_env()
         me.left(collective=True)
-    collectives = Collectives(paddle, me, world_size, stall_before=int(params.get("drill", {}).get("stall_before", 0)))
+    given = params.get("drill") or {}
+    drill = RankDrill(given, me.drilled)
+    me.before_collective = drill.before
+    collectives = Collectives(paddle, me, world_size, drill, stall_before=int(given.get("stall_before", 0)))
     collectives.barrier("first collective")
     return collectives
 
@@ -107,7 +111,8 @@ def _environment(params: Dict[str, Any], backend: str, device: str, timeout_s: f
 class Collectives:
     """Paddle's collectives over arrays of numpy, counted and announced one by one; all of them wait for their end."""
 
-    def __init__(self, paddle: Any, me: Progress, world_size: int, *, stall_before: int = 0) -> None:
+    def __init__(self, paddle: Any, me: Progress, world_size: int, drill: RankDrill, *, stall_before: int = 0) -> None:
+        self._drill = drill
         self._paddle = paddle
         self._dist = paddle.distributed
         self._me = me
@@ -116,6 +121,7 @@ class Collectives:
 
     def all_reduce(self, array: Any, what: str) -> None:
         """Sum over all ranks, in place."""
+        self._drill.spoil(array, self._me.collective + 1)
         self._in_place(array, what, self._dist.all_reduce)
 
     def broadcast(self, array: Any, root: int, what: str) -> None:

@@ -16,6 +16,8 @@ from reference_trainer.assembly import Line
 from reference_trainer.paddle.below import Below
 from reference_trainer.paddle.way import COMMON, PATIENCE_S, own
 from reference_trainer.progress import Progress
+from reference_trainer.ps import settings
+from reference_trainer.ps.drills import Drill
 from reference_trainer.ps.report import ServerReport, WorkerSeen
 from reference_trainer.ps.settings import Settings
 
@@ -64,6 +66,7 @@ def _serve(told: Settings, me: Progress, lines: Dict[int, Line], below: Below) -
     left: Dict[int, WorkerSeen] = {}
     at: Dict[str, List[int]] = {}
     passed_s = time.monotonic()
+    drilled = False
     me.entering("requests of workers", waiting_for=list(told.worker_numbers))
     with selectors.DefaultSelector() as selector:
         for number, line in lines.items():
@@ -89,11 +92,25 @@ def _serve(told: Settings, me: Progress, lines: Dict[int, Line], below: Below) -
                     selector.unregister(lines[number].connection)
                     left[number] = WorkerSeen(names[number], str(said.get("host", "")), 0, "", pulls=0)
                 elif "at" in said:
+                    drilled = drilled or _drilled(told, me, str(said["at"]))
                     _arrived(str(said["at"]), number, at, lines, me)
     me.left()
     for line in lines.values():
         line.close()
     return [left[number] for number in sorted(left)]
+
+
+def _drilled(told: Settings, me: Progress, what: str) -> bool:
+    """Die or stop, if that is the drill, as soon as workers come to their end of training; whether that was the moment.
+
+    This process sees no single step. It ends, and with it Paddle's server below it.
+    """
+    if what != "all workers to train":
+        return False
+    drill = Drill(told.drill, role="server", index=told.index, tell=me.drilled)
+    for phase in (settings.EXACT, settings.TRAINING):
+        drill.strike(phase, drill.step)
+    return True
 
 
 def _arrived(what: str, number: int, at: Dict[str, List[int]], lines: Dict[int, Line], me: Progress) -> None:

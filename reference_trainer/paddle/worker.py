@@ -15,6 +15,8 @@ from reference_trainer import phases, training
 from reference_trainer.paddle import program
 from reference_trainer.paddle.way import Way
 from reference_trainer.progress import Progress
+from reference_trainer.ps import settings
+from reference_trainer.ps.drills import Drill
 from reference_trainer.ps.report import WorkerReport
 from reference_trainer.ps.settings import Settings
 
@@ -61,9 +63,13 @@ def _train(told: Settings, me: Progress, way: Way, paddle: Any) -> WorkerReport:
     pulled: List[float] = []
     task.pull()
     before = cut.dense()
+    drill = Drill(told.drill, role="worker", index=told.index, tell=me.drilled)
     for step in range(max(told.steps, _LEAST_STEPS)):
         began = time.perf_counter()
         me.entering("step %d" % step, brief=True, waiting_for=list(told.server_numbers))
+        for phase in (settings.EXACT, settings.TRAINING):
+            # There is no phase with known gradients: what is asked for in either is played here.
+            drill.before_step(phase, step)
         task.pull()
         pulled.append(time.perf_counter() - began)
         losses.append(task.step())

@@ -95,6 +95,19 @@ def test_a_lost_contribution_is_laid_to_its_rank(interpreter: Path, free_port: i
         assert mismatch["explanation"] == "the contribution of rank 1 is missing"
 
 
+@pytest.mark.parametrize(
+    ("kind", "says"), [("loss", "the contribution of rank 1 is missing"), ("flip", ""), ("delay", "")]
+)
+def test_a_drill_is_played_and_told(interpreter: Path, free_port: int, kind: str, says: str) -> None:
+    drill = {"kind": kind, "step": 3, "seconds": 0.05}
+    answers = ranks(interpreter, free_port, [{}, {"drill": drill}], until=phases.EXACT)
+    played = [event for event in answers[1]["events"] if event["event"] == phases.DRILL]
+    assert [(event["kind"], event["step"] >= 3) for event in played] == [(kind, True)]
+    for answer in answers:
+        found = [mismatch["explanation"] for mismatch in answer["report"]["mismatches"]]
+        assert len(found) == (0 if kind == "delay" else 1) and all(says in text for text in found)
+
+
 def test_a_flipped_bit_is_seen_where_it_happened(interpreter: Path, free_port: int) -> None:
     fault = {"kind": "flipped", "elements": 4096, "index": 77, "bit": 13}
     answers = ranks(interpreter, free_port, [{}, {"fault": fault}], until=phases.EXACT)
