@@ -162,6 +162,8 @@ def _rendezvous(job: Job, launch: Launch) -> _Number | None:
     """How long the first wait of all is: of a launcher's agents for each other, or of ranks for their group."""
     if launch.launcher not in _ELASTIC:
         return _group(job, launch)
+    if any(Known(True) == claim.value for claim in job.setting("standalone", launch.scope)):
+        return _default("rendezvous.dynamic")
     said = job.setting("rendezvous_backend", launch.scope)
     if any(not isinstance(claim.value, Known) for claim in said):
         return None

@@ -6,6 +6,7 @@ import pytest
 
 from preflight.job import Claim, Job, Launch, Scope, Strength, Unresolved
 from preflight.outcome import Confidence, Finding, Location, Severity
+from preflight.reporters.grouping import saved_whence, saved_words
 from preflight.stakes import Saved, priced, saved
 from preflight.timeouts import DEFAULTS
 from tests.building import claim, job, span
@@ -60,6 +61,7 @@ def test_nodes_times_gpus_times_the_time_out() -> None:
         ([], "torchrun", "rendezvous", 900),
         ([of_launch("rendezvous_backend", "c10d")], "torchrun", "rendezvous", 600),
         ([of_launch("rendezvous_conf", "timeout=120")], "torchrun", "rendezvous", 120),
+        ([of_launch("standalone", True)], "torchrun", "rendezvous", 600),
         (
             [
                 of_launch("rendezvous_backend", "c10d"),
@@ -170,3 +172,25 @@ def test_the_strength_of_a_default_does_not_make_it_said() -> None:
     found = saved([waits("collective")], [launched(NODES, table, of_launch("backend", "nccl"))])
     assert found is not None
     assert found.timeout_s == 600
+
+
+@pytest.mark.parametrize(
+    ("nodes", "gpus", "words"),
+    [
+        (4, None, "4 nodes x 15 min = 1 node-hour, for which"),
+        (4, 8, "4 nodes x 8 GPUs x 15 min = 8 GPU-hours, for which"),
+        (2048, 8, "2048 nodes x 8 GPUs x 15 min = 4,096 GPU-hours, for which"),
+    ],
+)
+def test_it_is_told_in_words(nodes: int, gpus: int | None, words: str) -> None:
+    claims = [of_launch("nodes", nodes), *([of_launch("gpus_per_node", gpus)] if gpus else [])]
+    found = saved([waits("rendezvous")], [launched(*claims)])
+    assert found is not None
+    assert saved_words(found).startswith(words)
+    assert saved_whence(found)[0] == f"nodes: `--nodes={nodes}` (run.sh:3)"
+
+
+def test_money_is_told_with_its_price() -> None:
+    found = priced(saved([waits("rendezvous")], [launched(NODES, GPUS)]), 2.5)
+    assert found is not None
+    assert "= 8 GPU-hours, 20.00 at 2.5 each, for which" in saved_words(found)

@@ -139,6 +139,7 @@ def node_count_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
             f"{fold(node.name for node in fleet.nodes)}: {_ranks(given, wanted)} missing, and the launch never begins",
             at=claim,
             remedy=f"Ask for {wanted} nodes, or correct `{claim.spelling}`.",
+            waits_at="rendezvous",
         )
         return
     yield failed(

@@ -93,19 +93,23 @@ def _middle(report: Report, style: Style, room: int) -> list[str]:
     shown = groups if len(groups) <= max(room, 1) else groups[: max(room - 1, 1)]
     parts = [_group(group, report, style, 0) for group in shown]
     left = room - len(parts) - (len(shown) < len(groups))
-    least = 0
-    for depth in range(1, len(_DEPTHS)):
+    # What to do about an error comes before what is wrong in a warning.
+    ranks = sorted({group.first.severity.rank for group in shown}, reverse=True)
+    turns = [(rank, depth) for rank in ranks for depth in (1, 2)]
+    turns += [(rank, depth) for depth in range(3, len(_DEPTHS)) for rank in ranks]
+    refused = -1
+    for rank, depth in turns:
         for index, group in enumerate(shown):
-            if group.first.severity.rank < least:
-                break
+            # Nothing milder is told at greater length than what there was no room for.
+            if group.first.severity.rank != rank or rank < refused:
+                continue
             fuller = _group(group, report, style, depth)
             more = rows(fuller, style.width) - rows(parts[index], style.width)
             if more <= left:
                 left -= more
                 parts[index] = fuller
             else:
-                # Nothing milder is told at greater length than this.
-                least = max(least, group.first.severity.rank)
+                refused = max(refused, rank)
     apart = left >= len(parts) and any(len(part) > 1 for part in parts)
     lines = [line for part in parts for line in (*part, *([""] if apart else []))]
     dropped = [finding for group in groups[len(shown) :] for finding in group.findings]

@@ -39,7 +39,7 @@ def mendable(safe: int, unsafe: int) -> str:
 def saved_words(saved: Saved) -> str:
     """`4 nodes x 8 GPUs x 30 min = 16 GPU-hours, for which all would have waited because of WLD001`."""
     gpus = f" x {saved.gpus_per_node} GPUs" if saved.gpus_per_node else ""
-    hours = f"{saved.gpu_hours:.3g} GPU-hours" if saved.gpu_hours else f"{saved.node_hours:.3g} node-hours"
+    hours = _hours(saved.gpu_hours, "GPU-hour") if saved.gpu_hours else _hours(saved.node_hours, "node-hour")
     money = f", {saved.cost:,.2f} at {saved.price_per_gpu_hour:g} each" if saved.cost is not None else ""
     whole = f"{saved.nodes} nodes{gpus} x {_minutes(saved.timeout_s)} = {hours}{money}"
     return f"{whole}, for which all would have waited because of {', '.join(saved.findings)}"
@@ -49,6 +49,12 @@ def saved_whence(saved: Saved) -> tuple[str, ...]:
     """Where each number of that comes from, a line each."""
     gpus = (f"GPUs: {saved.gpus_from}",) if saved.gpus_from else ()
     return (f"nodes: {saved.nodes_from}", *gpus, f"{_minutes(saved.timeout_s)}: {saved.timeout_from}")
+
+
+def _hours(number: float, what: str) -> str:
+    """`5.33 GPU-hours`, `1 node-hour`, `1,024 GPU-hours`."""
+    said = f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+    return f"{said} {what}{'' if said == '1' else 's'}"
 
 
 def _minutes(seconds: int) -> str:

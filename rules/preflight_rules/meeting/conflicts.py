@@ -68,6 +68,7 @@ def standalone_on_several_nodes(job: Job) -> Iterator[Verdict]:
                 at=standalone[0],
                 also=((nodes[0], f"{count} nodes"),),
                 remedy="Replace --standalone by --rdzv_backend=c10d --rdzv_endpoint=HOST:PORT, or set --nnodes=1.",
+                waits_at="rendezvous",
             )
         else:
             yield passed(launch.id)

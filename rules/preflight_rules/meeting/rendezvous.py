@@ -282,6 +282,7 @@ def rendezvous_address_differs_per_node(job: Job) -> Iterator[Verdict]:
                 also=((because[0], f"{spoken(numbers(nodes))} nodes"),),
                 remedy="Find the address once in the batch script, before srun, and export it"
                 + (f": export MASTER_ADDR={_FIRST_HOST}." if _is_batch_job(job) else "."),
+                waits_at="rendezvous",
             )
         else:
             yield passed(launch.id)
