@@ -45,6 +45,8 @@ FOR_ENDING = 0.05
 LEAST_S = 0.5
 #: Trials with smaller groups of ranks may go on for so long after a run that ended badly.
 FOLLOW_UP_S = 45.0
+#: How far the pairs of a stage are is told at most so often.
+TOLD_EVERY_S = 0.1
 #: So often, at most, may facts of a stage make further requests of the same stage necessary.
 MOST_WAVES = 12
 
@@ -133,9 +135,14 @@ class Observer:
         self.facts.extend(await listeners.start(serving, self.now, ends))
         done, total = 0, len(between) + sum(map(len, turns))
         left: dict[str, int] = {}
+        told = -TOLD_EVERY_S
 
         def tell() -> None:
-            self.progress(Step("link", done, total, tuple(left), ends - self.now()))
+            # Of thousands of nodes each would otherwise be told of all that are left.
+            nonlocal told
+            if done == total or self.now() - told >= TOLD_EVERY_S:
+                told = self.now()
+                self.progress(Step("link", done, total, tuple(left), ends - told))
 
         async def one(request: Request) -> None:
             nonlocal done
