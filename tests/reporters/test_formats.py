@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from preflight import catalog
+from preflight.deliver import deliver, outputs
 from preflight.outcome import Severity, Status, VerdictKind
 from preflight.reporters.base import Reporter, Style
 from tests.building import DOCS
@@ -33,6 +35,14 @@ def test_the_lists_of_nodes_share_them_between_them() -> None:
     lists = [catalog.named(catalog.REPORTERS, f"{which}-hosts") for which in ("passing", "failing", "untold")]
     for one in reports():
         partition((reporter.render(one, Style()) for reporter in lists), one)
+
+
+def test_all_formats_are_written_at_once_and_say_what_each_says_alone(tmp_path: Path) -> None:
+    everything = report(17)
+    wanted = [f"{reporter.name}:{tmp_path / reporter.name}" for reporter in REPORTERS]
+    deliver(everything, outputs(wanted), color=None)
+    for reporter in REPORTERS:
+        assert (tmp_path / reporter.name).read_bytes() == reporter.render(everything, Style()), reporter.name
 
 
 def test_every_format_is_on_the_page_about_formats() -> None:
