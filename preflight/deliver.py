@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -95,7 +96,8 @@ def deliver(report: Report, to: Sequence[Output], *, color: bool | None, style: 
     for output in to:
         try:
             if output.path is None:
-                print_bytes(_for_screen(report, output.reporter, _for_stdout(asked, color)))
+                data = _for_screen(report, output.reporter, _for_stdout(asked, color))
+                print_bytes(_without_commands(data) if output.reporter.name == "text" else data)
             else:
                 write(output.path, output.reporter.render(report, replace(asked, color=bool(color))))
         except Exception as error:
@@ -171,6 +173,17 @@ def _for_screen(report: Report, reporter: Reporter, style: Style) -> bytes:
         return whole
     rest = last_page.keep(report.run.verb, reporter.render(report, Style(verbosity=1)))
     return reporter.render(report, replace(style, height=height, rest=rest))
+
+
+def _without_commands(data: bytes) -> bytes:
+    """Text that quotes files of a stranger, with nothing in it that a runner of GitHub Actions takes for a command.
+
+    It obeys lines that begin with `::`, whatever blanks stand before, and `##[` anywhere.
+    """
+    if os.environ.get("GITHUB_ACTIONS") != "true":
+        return data
+    text = data.decode("utf-8", "surrogateescape").replace("##[", "## [")
+    return re.sub(r"(?m)^([^\S\n]*):(?=:)", r"\1: ", text).encode("utf-8", "surrogateescape")
 
 
 def write(path: Path, data: bytes) -> None:

@@ -104,3 +104,20 @@ def test_a_link_in_the_way_is_not_followed(tmp_path: Path) -> None:
 
 def test_a_verb_is_no_path(tmp_path: Path) -> None:
     assert last_page.keep("../lint", b"", at=tmp_path) == ""
+
+
+def test_what_a_report_quotes_is_no_command_to_a_runner(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    hostile = "x\n::set-output name=verdict::go\n\u3000::error::y ##[add-mask]z"
+    rule = a_rule(lambda _: [failed("x", hostile, at=span(snippet=hostile), remedy=hostile)])
+    shown = []
+    for runner in ("", "true"):
+        monkeypatch.setenv("GITHUB_ACTIONS", runner)
+        deliver.deliver(judged(a_recording(job()), [rule]), deliver.outputs(["text"]), color=False)
+        shown.append(capfd.readouterr().out)
+    assert any(line.strip().startswith("::") for line in shown[0].splitlines()) and "##[" in shown[0]
+    assert not any(line.strip().startswith("::") for line in shown[1].splitlines()) and "##[" not in shown[1]
+    assert [line.replace(" ", "") for line in shown[0].splitlines()] == [
+        line.replace(" ", "") for line in shown[1].splitlines()
+    ]
