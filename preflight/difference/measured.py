@@ -84,7 +84,7 @@ def _all_series(exhibits: Sequence[Exhibit], id: str) -> Iterator[_Series]:
             marks = {
                 (rows[mark.row], columns[mark.column]): mark.value
                 for mark in exhibit.marks
-                if 0 <= mark.row < len(rows) and 0 <= mark.column < len(columns)
+                if mark.state != "unknown" and 0 <= mark.row < len(rows) and 0 <= mark.column < len(columns)
             }
             yield _Series(exhibit.title, exhibit.unit, _known(marks), _Way(_by_shape, " to ".join))
         elif isinstance(exhibit, Bars):

@@ -195,7 +195,7 @@ def _by(factor: float) -> str:
     way = "worse" if factor >= 1 else "better"
     factor = factor if factor >= 1 else 1 / factor
     if factor >= 2:
-        return f"a factor of {factor:.2g} for the {way}"
+        return f"a factor of {factor:.3g} for the {way}"
     return f"{factor - 1:.0%} for the {way}" if round(factor, 2) > 1 else "nothing"
 
 

@@ -99,6 +99,8 @@ def test_pairs_that_only_one_report_measured_are_counted_and_not_compared() -> N
     found = only(before, after)
     assert (found.compared, found.missing, found.added, found.worse) == (42, 7, 7, ())
     assert of_measurements([before], []) == () == of_measurements([], [before])
+    doubtful = replace(before, marks=tuple(replace(mark, state="unknown") for mark in before.marks))
+    assert of_measurements([doubtful], [after]) == (), "what is inconclusive is no measurement"
     other = matrix(lambda a, b: 9.0, unit="Gbit/s")
     assert of_measurements([before], [other]) == (), "other units are not compared"
 
