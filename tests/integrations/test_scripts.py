@@ -24,4 +24,4 @@ def test_a_script_is_plain_shell(path: Path) -> None:
 
 
 def test_all_of_them_are_found() -> None:
-    assert {path.name for path in SCRIPTS} == {"psbatch", "prolog", "apply"}
+    assert {path.name for path in SCRIPTS} == {"psbatch", "prolog", "spool", "apply"}
