@@ -60,8 +60,7 @@ def test_a_fault_fails_the_step_after_the_report_was_uploaded(start: Start) -> N
     assert upload is not None and upload.given == {"sarif_file": "preflight.sarif", "category": "preflight"}
     log = json.loads((runner.workspace / "preflight.sarif").read_text())
     assert {"RDV001"} <= {result["ruleId"] for result in log["runs"][0]["results"]}
-    assert "### preflight: no-go" in runner.summary
-    assert "    error[RDV001]" in runner.summary
+    assert "RDV001" in runner.summary and "no-go" in runner.summary.replace("\\", "")
 
 
 def test_a_good_job_passes(start: Start) -> None:
@@ -94,6 +93,7 @@ def test_words_stay_words(start: Start, hostile: str) -> None:
     runner = start()
     code = runner.run(skip=("install",), paths=hostile, sarif=hostile)
     assert code != 0 and runner.output("verdict") in ("failed", "nothing")
+    assert runner.summary
     assert not list(runner.workspace.rglob("owned"))
 
 
