@@ -6,6 +6,7 @@ an array is to be made, `device` is a device of torch, or `NUMPY`; elsewhere the
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any, Sequence, Tuple
 
 #: In the place of a device of torch.
@@ -88,3 +89,12 @@ def bits(array: Any, index: int) -> int:
 def size(array: Any) -> int:
     """How many elements there are."""
     return int(array.size) if _library(array).__name__ == "numpy" else int(array.numel())
+
+
+def digest(array: Any) -> str:
+    """SHA-256 of the bytes of float32, row-major: equal on all who hold the same numbers."""
+    if _library(array).__name__ == "numpy":
+        return hashlib.sha256(array.tobytes()).hexdigest()
+    from reference_trainer.ps.layout import digest as of_tensors
+
+    return of_tensors([array])

@@ -37,8 +37,9 @@ class RankReport:
     """What one rank can say at the end of a smoke run. Times are seconds since this rank started.
 
     `digests` are those of all ranks on rank 0, elsewhere the rank's own: of many ranks they would be most of a
-    recording. `windows` tell how fast it computes by itself and exchanges with one other. Of many steps, `losses`
-    and `step_s` hold the first and the last hundred; `steps` says how many there were.
+    recording. `exact_digest` is of the weights after the steps whose gradients are known, as one process and parameter
+    servers come to them. `windows` tell how fast it computes by itself and exchanges with one other. Of many steps,
+    `losses` and `step_s` hold the first and the last hundred; `steps` says how many there were.
     """
 
     rank: int
@@ -68,6 +69,7 @@ class RankReport:
     trainer_note: str = ""
     timeline: List[training.Step] = field(default_factory=list)
     pipeline: Optional[PipelineReport] = None
+    exact_digest: str = ""
 
 
 def rank(params: Dict[str, Any], emit: Emit) -> RankReport:
@@ -209,6 +211,7 @@ def _run(params: Dict[str, Any], me: Progress, watcher: Watcher) -> RankReport:
         way.note,
         trained.timeline,
         staged,
+        exact_digest=second.digest,
     )
 
 
@@ -242,6 +245,7 @@ def _early(
         first.mismatches + second.mismatches,
         first.unsupported,
         teardown=teardown,
+        exact_digest=second.digest,
     )
 
 

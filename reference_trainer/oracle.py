@@ -215,11 +215,15 @@ Run = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Checked:
-    """What a round of exact collectives or exact steps showed on this rank."""
+    """What a round of exact collectives or exact steps showed on this rank.
+
+    `digest` is the SHA-256 of the weights after exact steps.
+    """
 
     mismatches: List[Mismatch] = field(default_factory=list)
     operations: List[str] = field(default_factory=list)
     unsupported: List[str] = field(default_factory=list)
+    digest: str = ""
 
 
 def check_collectives(collectives: Any, rank: int, world_size: int, device: Any) -> Checked:
@@ -337,11 +341,12 @@ def check_steps(
             found.append(mismatch)
         model.step(gradient)
     what = "weights after %d exact steps" % steps
-    last = compare(what, rank, model.weights(), start - expected * (LEARNING_RATE * steps))
+    weights = model.weights()
+    last = compare(what, rank, weights, start - expected * (LEARNING_RATE * steps))
     done.append(what)
     if last is not None:
         found.append(last)
-    return Checked(found, done, [])
+    return Checked(found, done, [], arrays.digest(weights))
 
 
 def exact_settings() -> Tuple[str, ...]:

@@ -47,6 +47,7 @@ def run(params: Dict[str, Any], me: Progress) -> RankReport:
         "operations": len(first.operations) + len(second.operations),
         "mismatches": mismatches,
         "unsupported": first.unsupported,
+        "exact_digest": second.digest,
     }
     if params.get("until") != phases.EXACT:
         report.update(_trained(paddle, collectives, me, world_size, steps))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from reference_trainer import oracle, phases, training
+from tests.reference_trainer.conftest import Ranks
 from tests.reference_trainer.ps.conftest import Answers
 
 pytestmark = pytest.mark.smoke
@@ -49,15 +50,18 @@ def test_every_mode_learns_and_passes_the_oracle(parts: Parts, mode: str, model:
     assert all(seen["bytes_in"] > 0 and seen["round_trips"] > 0 for worker in workers for seen in worker["seen"])
 
 
-@pytest.mark.parametrize("servers", [1, 2, 3])
 @pytest.mark.parametrize("workers", [1, 2, 3, 4])
-def test_sync_servers_come_to_the_bits_of_the_collective_and_of_one_process(
-    parts: Parts, workers: int, servers: int
+def test_sync_servers_come_to_the_bits_of_live_collective_ranks_and_of_one_process(
+    parts: Parts, ranks: Ranks, workers: int
 ) -> None:
+    until = {str(rank): {"until": phases.EXACT} for rank in range(workers)}
+    collective = {answer["report"]["exact_digest"] for answer in ranks(workers, steps=5, overrides=until)}
+    assert collective == {digest_of_one_process(workers, 5)}
     model = {"dense": [["weight", [1, oracle.FEATURES]]]}
-    answers = parts(servers, workers, mode="sync", model=model, steps=5, slice_bytes=4096)
-    _, found = healthy(answers, workers)
-    assert {worker["exact_digest"] for worker in found} == {digest_of_one_process(workers, 5)}
+    for servers in (1, 2, 3):
+        answers = parts(servers, workers, mode="sync", model=model, steps=5, slice_bytes=4096)
+        _, found = healthy(answers, workers)
+        assert {worker["exact_digest"] for worker in found} == collective, f"{servers} servers"
 
 
 def digest_of_one_process(workers: int, steps: int) -> str:
