@@ -18,6 +18,8 @@ from preflight.reporters.html.view import Fact, NodesView, Way
 
 #: Of the exhibits the one that says more of each node.
 EXHIBIT = "nodes"
+#: Columns of it that say how a node was reached.
+_REACHED = ("state", "agent")
 _STATES = {"fit": "good", "not fit": "bad", "cannot be told": "open"}
 
 
@@ -44,7 +46,7 @@ def _table(report: Report, hosts: Hosts) -> Table:
     """What is known of reaching each node, and whatever the exhibit about nodes adds."""
     more = next((e for e in report.exhibits if e.id == EXHIBIT and isinstance(e, Table)), None)
     # How a node was reached stands in the columns before these.
-    kept = [number for number, column in enumerate(more.columns) if column.name != "state"] if more else []
+    kept = [number for number, column in enumerate(more.columns) if column.name not in _REACHED] if more else []
     added = {row.subject: tuple(row.cells[number] for number in kept) for row in more.rows} if more else {}
     further = [more.columns[number] for number in kept] if more else []
     columns = [Column("state"), Column("findings"), *_own_columns(report.nodes), *further]

@@ -73,7 +73,10 @@ def _counts(report: Report) -> str:
     hosts = hosts_of(report)
     if report.nodes:
         said.append(f"{len(hosts.passing)} of {count(len(report.nodes), 'node')} fit")
-    return "; ".join((", ".join(said[:1]), *said[1:]))
+    skipped = [stage.name for stage in report.run.stages if stage.skipped]
+    if skipped:
+        said.append(f"{' and '.join(skipped)} did not take place")
+    return "; ".join(said)
 
 
 def first_steps(report: Report) -> tuple[tuple[Step, ...], int]:

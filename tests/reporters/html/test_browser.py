@@ -247,6 +247,14 @@ def test_on_paper_there_is_what_was_folded_and_nothing_to_click(browser: Any, fi
         assert len(found.page.pdf(format="A4")) > 10_000
 
 
+def test_paper_is_white_also_where_the_screen_is_dark(browser: Any, files: dict[str, Path]) -> None:
+    colors = "(s => [s.color, s.backgroundColor])(getComputedStyle(document.body))"
+    with browser_tests.opened(browser, files["four"], scheme="dark") as found:
+        dark = found.page.evaluate(colors)
+        found.page.emulate_media(media="print", color_scheme="dark")
+        assert found.page.evaluate(colors) == ["rgb(26, 33, 48)", "rgb(255, 255, 255)"] != dark
+
+
 def test_pictures_of_many_nodes_are_drawn(browser: Any, files: dict[str, Path]) -> None:
     with browser_tests.opened(browser, files["many"], scheme="dark") as found:
         widths = found.page.evaluate(

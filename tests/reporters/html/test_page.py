@@ -38,7 +38,7 @@ def test_the_verdict_is_one_line_and_the_first_steps_carry_commands() -> None:
         "No-go",
         "Do not submit this job yet.",
     )
-    assert page.verdict.counts == "2 errors, 1 warning, 1 info; 3 of 4 nodes fit"
+    assert page.verdict.counts == "2 errors, 1 warning, 1 info; 3 of 4 nodes fit; smoke did not take place"
     assert [[command.line for command in step.commands] for step in page.steps] == [
         ["sudo ufw allow from 10.0.0.0/16 to any port 29500:29600 proto tcp"],
         ["preflight lint --fix train.sbatch"],
@@ -197,11 +197,13 @@ def test_a_thousand_nodes_that_are_alike_are_one_row() -> None:
 
 
 def test_what_an_exhibit_says_of_nodes_joins_their_table_and_is_not_told_twice() -> None:
-    exhibit = Table("nodes", "Nodes", "Asked of 1 of 2.", (Column("memory", "bytes"),), (Row("n1", (Cell(2**30),)),))
+    columns = (Column("agent"), Column("memory", "bytes"))
+    exhibit = Table("nodes", "Nodes", "Asked of 1 of 2.", columns, (Row("n1", (Cell("answered"), Cell(2**30))),))
     page = page_of(replace(of_nodes("n1", "n2"), exhibits=(exhibit,)))
     assert page.nodes is not None and page.drawings == ()
     assert [row.cells[-1].text for row in page.nodes.table.rows] == ["1.00 GiB", "not known"]
     assert page.nodes.table.note == "Asked of 1 of 2."
+    assert [column.name for column in page.nodes.table.columns] == ["state", "findings", "reached", "memory"]
 
 
 def test_files_alone_have_no_nodes() -> None:

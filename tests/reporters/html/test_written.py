@@ -19,10 +19,11 @@ import pytest
 
 from preflight import catalog
 from preflight.configuration import Configuration
-from preflight.report import Report
+from preflight.report import Report, crashed
 from preflight.reporters.base import Style
 from preflight.reporters.html import REPORTER
 from preflight.reporters.html.write import prose
+from tests.building import a_recording, judged
 from tests.reporters.html.markup import Element, parsed
 from tests.reporters.html.stories import page, story
 
@@ -61,6 +62,14 @@ def test_the_template_engine_is_loaded_only_for_this_format() -> None:
         "sys.exit('jinja2' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60, check=False).returncode == 0
+
+
+def test_a_run_that_came_to_nothing_has_a_page_too() -> None:
+    bug = crashed(ValueError("<b>"), verb="check", created="2026-01-02T03:04:05+00:00", version="0.1.0")
+    found = parsed(page(bug))
+    assert "A bug in preflight ended the run" in found.all("h1")[0].text
+    assert "ValueError: <b>" in found.text, "what broke is not folded away"
+    assert "Nothing to do" in parsed(page(judged(a_recording()))).all("h1")[0].text
 
 
 # --- nothing from outside ---

@@ -29,7 +29,7 @@ MOST_LANES = 40
 _LAST_LANES = 12
 _PICTURE_COLUMNS = 960
 #: A phase gets its name written into it from this share of the whole on, in per cent a letter.
-_ROOM_FOR_A_LETTER = 1.1
+_ROOM_FOR_A_LETTER = 1.3
 _TICKS = 5
 
 
