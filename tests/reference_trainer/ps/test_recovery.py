@@ -55,7 +55,7 @@ def test_a_killed_worker_is_replaced_and_every_bit_is_right(
 
 def test_a_lagging_worker_is_replaced_and_the_bound_does_not_deadlock(parts: Parts) -> None:
     drill = {"kind": "stop", "step": 3, "phase": "servers"}
-    servers = whole(recovered(parts, drill, "ssp", lag_s=1.0, timeout_s=30))
+    servers = whole(recovered(parts, drill, "ssp", lag_s=1.0, timeout_s=30, stopped=("worker 1",)))
     assert any("has held others up for 1 s" in one["why"] for one in servers[0]["replaced"])
 
 
