@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,7 +19,9 @@ from preflight.near import nearest_path
 from preflight.progress import Progress, Step, ignore
 from preflight.recording import Configuration, Recording, Wish
 from preflight.report import Report, report_on
+from preflight.roots import chosen_in, folder_of, root_of
 from preflight.saved import load, save
+from preflight.selecting import broken_for, checks_for, configured, plugins, rules_for
 from preflight.wish import has_servers, job_of
 
 if TYPE_CHECKING:
@@ -28,7 +31,6 @@ if TYPE_CHECKING:
     from preflight.difference.model import Difference
     from preflight.fix import Plan
     from preflight.job import Job
-    from preflight.judgement import Check, Rule
     from preflight.run import CheckOptions
 
 
@@ -58,8 +60,8 @@ def lint(
         UsageError: a path does not exist, or lies outside `root`; `configuration` names an unknown rule, or
             excludes a pattern that is none.
     """
-    wanted = _configured(configuration, rules_for(configuration))
-    top, chosen = _chosen(paths, root, given)
+    wanted = configured(configuration, rules_for(configuration))
+    top, chosen = chosen_in(paths, root, given)
     with _collecting_seldom():
         return _lint(top, chosen, wanted, None if given else cache, given, jobs, progress)
 
@@ -83,7 +85,7 @@ def _lint(
         from preflight.cache import is_apart
 
         if is_apart(cache.folder, top):
-            asked = (__version__, _plugins(), _broken("lint"), wanted, created[:10], str(top.resolve()))
+            asked = (__version__, plugins(), broken_for("lint"), wanted, created[:10], str(top.resolve()))
             modules = {type(item).__module__ for item in catalog.sources()}
             modules |= {rule.judge.__module__ for rule in catalog.rules()}
             key = remembering.key_of((*asked, [below(top, path) for path in chosen]), {*modules, __name__})
@@ -141,12 +143,12 @@ def check(
     Raises:
         UsageError: the paths hold no job, the nodes cannot be told, or `configuration` names an unknown check.
     """
-    wanted = _configured(configuration, (*rules_for(configuration), *checks_for(configuration)))
+    wanted = configured(configuration, (*rules_for(configuration), *checks_for(configuration)))
     jobs = jobs_in(paths, root=root, exclude=wanted.exclude)
     wish = Wish(backup=backup)
     _about_servers(wish, jobs, True)
     return _record(
-        "check", jobs, options, wanted, wish, progress, _apart_from_repositories(_chosen(paths, root, None)[0])
+        "check", jobs, options, wanted, wish, progress, _apart_from_repositories(chosen_in(paths, root, None)[0])
     )
 
 
@@ -170,7 +172,7 @@ def smoke(
             names an unknown check.
     """
     asked = wish or Wish()
-    wanted = _configured(configuration, [check for check in checks_for(configuration) if check.when == SMOKE])
+    wanted = configured(configuration, [check for check in checks_for(configuration) if check.when == SMOKE])
     if paths:
         if asked.servers or asked.workers:
             raise UsageError("--servers and --workers are for a run without a job; the job's own files count them")
@@ -181,7 +183,7 @@ def smoke(
     if asked.backup and asked.mode == "sync":
         raise UsageError("--backup: where servers wait for every worker (--mode sync) none can be replaced")
     return _record(
-        SMOKE, jobs, options, wanted, asked, progress, _apart_from_repositories(_chosen(paths, root, None)[0])
+        SMOKE, jobs, options, wanted, asked, progress, _apart_from_repositories(chosen_in(paths, root, None)[0])
     )
 
 
@@ -210,8 +212,11 @@ def _record(
     cache: Cache | None,
 ) -> tuple[Recording, Report]:
     from preflight.run import record
+    from preflight.saved_shape import adapter
 
     base = Recording(jobs=jobs, created=now(), tool_version=__version__, configuration=wanted, verb=verb, wish=wish)
+    # Nodes are mostly waited for: time enough to make what will take the recording apart, a tenth of a second's work.
+    threading.Thread(target=adapter, name="preflight-adapter", daemon=True).start()
     recording = record(base, options, rules_for(wanted), checks_for(wanted), progress=progress, cache=cache)
     # What is judged is what a saved recording will hold, to the letter, so that `judge` cannot differ from `check`.
     recording = load(save(recording), to_judge=True)
@@ -255,8 +260,8 @@ def _judge(recording: Recording | str | Path, progress: Progress) -> Report:
         recording,
         rules,
         checks,
-        plugins=_plugins(),
-        broken=_broken(recording.verb),
+        plugins=plugins(),
+        broken=broken_for(recording.verb),
         progress=progress,
         exhibitors=exhibitors,
         unshown=unshown,
@@ -332,26 +337,6 @@ def _pointers() -> dict[str, Pointer]:
     return rules | {one.meta.id: Pointer(one.meta.id, one.meta.name, one.when) for one in catalog.checks()}
 
 
-def rules_for(configuration: Configuration | None) -> tuple[Rule, ...]:
-    """Every rule that is installed, and those that a configuration declares."""
-    declared: tuple[Rule, ...] = ()
-    if configuration is not None and configuration.site_rules:
-        from preflight.declared import rules_of
-
-        declared = rules_of(configuration.site_rules)
-    return tuple(sorted((*catalog.rules(), *declared), key=lambda item: item.meta.id))
-
-
-def checks_for(configuration: Configuration | None) -> tuple[Check, ...]:
-    """Every check that is installed, and those that a configuration declares."""
-    declared: tuple[Check, ...] = ()
-    if configuration is not None and configuration.site_checks:
-        from preflight.declared_checks import checks_of
-
-        declared = checks_of(configuration.site_checks)
-    return tuple(sorted((*catalog.checks(), *declared), key=lambda item: item.meta.id))
-
-
 def crashed(error: BaseException, *, verb: str) -> Report:
     """The report of a run of `verb` that a bug in preflight ended; its exit code is 5."""
     return report.crashed(error, verb=verb, created=now(), version=__version__)
@@ -370,17 +355,12 @@ def configure(
     from preflight.config_file import choose
 
     named = [Path(path) for path in paths] or [Path()]
-    folders = [_folder(path) for path in named]
+    folders = [folder_of(path) for path in named]
     start = Path(os.path.commonpath(folders))
     here = root_of(named, root)
     tops = (folder for folder in (start, *start.parents) if os.path.lexists(folder / ".git"))
     top = here if root is not None else next(tops, here)
     return choose(choices, here, start, top, read_baseline=read_baseline)
-
-
-def root_of(paths: Sequence[str | Path], root: str | Path | None = None) -> Path:
-    """The directory to which the paths in a report over `paths` are relative."""
-    return Path(root) if root is not None else _common_root([Path(path) for path in paths])
 
 
 def fixes(report: Report, paths: Sequence[str | Path], *, root: str | Path | None = None, unsafe: bool) -> Plan:
@@ -405,47 +385,8 @@ def jobs_in(
     from preflight.assemble import assemble
     from preflight.looking import Look
 
-    top, chosen = _chosen(paths, root, given)
+    top, chosen = chosen_in(paths, root, given)
     return assemble(top, chosen, sources=catalog.sources(), look=Look(top, exclude, given))
-
-
-def _chosen(
-    paths: Sequence[str | Path], root: str | Path | None, given: Mapping[Path, bytes] | None
-) -> tuple[Path, list[Path]]:
-    """The root, and the paths, each known to exist inside it."""
-    chosen = [Path(path) for path in paths] or [Path()]
-    for path in chosen:
-        if not os.path.lexists(path) and path not in (given or {}):
-            hint = nearest_path(path) or "; name a job's script, its configuration or a directory"
-            raise UsageError(f"{path} does not exist{hint}")
-    top = Path(root) if root is not None else _common_root(chosen)
-    if not top.is_dir():
-        raise UsageError(f"the root {top} is not a directory")
-    held = top.resolve()
-    for path in chosen:
-        # A link to a file counts where the link stands; a folder is what it leads to.
-        whole = path.is_dir() or path.name in ("", "..")
-        place = path.resolve() if whole else path.absolute().parent.resolve() / path.name
-        if place != held and held not in place.parents:
-            raise UsageError(f"{path} lies outside --root {top}; name a root that holds it")
-    return top, chosen
-
-
-def _common_root(paths: Sequence[Path]) -> Path:
-    """The working directory when everything lies in it, else the directory that holds all paths."""
-    here = Path.cwd().resolve()
-    folders = [_folder(path) for path in paths]
-    if all(folder == here or here in folder.parents for folder in folders):
-        return here
-    top = folders[0]
-    while not all(folder == top or top in folder.parents for folder in folders):
-        top = top.parent
-    return top
-
-
-def _folder(path: Path) -> Path:
-    """The folder itself, or the one a file is named in."""
-    return path.resolve() if os.path.isdir(path) else path.absolute().parent.resolve()  # noqa: PTH112
 
 
 def _load(path: Path) -> Recording:
@@ -464,34 +405,6 @@ def _load(path: Path) -> Recording:
             hint = "it is no JSON; preflight check --save FILE writes one"
             raise UsageError(f"{path} is no recording: {hint}") from None
         raise UsageError(f"{path} is no recording that preflight {__version__} can read: {error}") from None
-
-
-def _configured(configuration: Configuration | None, items: Sequence[Rule | Check]) -> Configuration:
-    """The configuration, when every rule and check it names exists: a misspelt one would silently judge nothing.
-
-    `items` are those of this verb. What is ignored may belong to another one, so that all can share a configuration.
-    """
-    wanted = configuration or Configuration()
-    unknown = catalog.unknown_names(wanted.select, items)
-    if wanted.file and len(unknown) < len(wanted.select):
-        # A file that all verbs share may select what belongs to another one.
-        unknown = catalog.unknown_names(unknown, (*items, *catalog.rules(), *checks_for(wanted)))
-    if ignored := catalog.unknown_names(wanted.ignore, items):
-        unknown |= catalog.unknown_names(ignored, (*items, *catalog.rules(), *checks_for(wanted)))
-    for name, near in unknown.items():
-        hint = f"; the nearest: {', '.join(near)}" if near else ""
-        raise UsageError(f"there is no rule or check {name!r} here to select or ignore{hint}")
-    return wanted
-
-
-def _plugins() -> tuple[str, ...]:
-    groups = (catalog.SOURCES, catalog.RULES)
-    return tuple(sorted({plugin for group in groups for plugin in catalog.load(group).plugins}))
-
-
-def _broken(verb: str) -> tuple[catalog.Broken, ...]:
-    groups = (catalog.SOURCES, catalog.RULES) if verb == "lint" else (catalog.SOURCES, catalog.RULES, catalog.CHECKS)
-    return tuple(broken for group in groups for broken in catalog.load(group).broken)
 
 
 def now() -> str:

@@ -64,6 +64,7 @@ def baseline_prune(paths: tuple[Path, ...], root: Path | None, **chosen: Any) ->
     from preflight import api, deliver
     from preflight import baseline as baselines
     from preflight.errors import UsageError
+    from preflight.roots import root_of
 
     wanted = paths or (Path(),)
     said = chosen.pop("baseline")
@@ -72,7 +73,7 @@ def baseline_prune(paths: tuple[Path, ...], root: Path | None, **chosen: Any) ->
     before = baselines.load(file)
     configuration = replace(found.configuration, baseline=before.entries, baseline_file=str(file))
     gone = _lint(wanted, root, configuration).coverage.idle_baseline
-    top = api.root_of(wanted, root)
+    top = root_of(wanted, root)
     missing = [entry for entry in before.entries if not (top / entry.path).exists()]
     # From another folder than it was written in, every file looks gone.
     if len(missing) < len(before.entries) or file.resolve().parent == top.resolve():

@@ -50,9 +50,10 @@ def manifest(
     from preflight import manifest as made
     from preflight.deliver import print_bytes
     from preflight.errors import UsageError
+    from preflight.roots import root_of
 
     paths = (manifest, *others)
-    top = api.root_of(paths, root)
+    top = root_of(paths, root)
     jobs = api.jobs_in(paths, root=root)
     known = [file.path for job in jobs for file in job.files]
     try:

@@ -181,8 +181,9 @@ def _as_launched(script: Path, root: Path | None, chosen: dict[str, Any]) -> int
     from preflight.relaunch import plan, running, writing
     from preflight.relaunch.edits import Refusal
     from preflight.relaunch.trainer_file import trainer_file
+    from preflight.roots import root_of
 
-    top = api.root_of((script,), root)
+    top = root_of((script,), root)
     acts = chosen["runs"] or chosen["submits"]
     folder = (chosen["folder"] or Path(DEFAULT_FOLDER)).absolute()
     path = script.absolute().relative_to(top.absolute()).as_posix()

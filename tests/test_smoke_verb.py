@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from preflight import api, cli
+from preflight import api, cli, selecting
 from preflight.errors import UsageError
 from preflight.exhibit import Bars, Layout, Timeline
 from preflight.hosts import Hosts, hosts_of
@@ -71,7 +71,7 @@ class Watched(Facts):
 @pytest.mark.parametrize("wish", [Wish(), Wish(servers=2, workers=2)])
 @pytest.mark.parametrize("address", ["127.0.0.1", "10.77.0.1"])
 def test_what_plans_of_the_smoke_run_look_at_is_declared(wish: Wish, address: str) -> None:
-    checks = [check for check in api.checks_for(None) if check.when == "smoke"]
+    checks = [check for check in selecting.checks_for(None) if check.when == "smoke"]
     declared = {probe_name(probe) for check in checks for probe in (*check.reads, *check.probes)}
     fleet = Fleet(tuple(NodeRecord(Node(name, i, address)) for i, name in enumerate("ab")), wish=wish)
     looked = Watched()
@@ -192,7 +192,7 @@ def test_one_process_of_a_run_plays_the_drill() -> None:
         fleet = Fleet(nodes, wish=replace(wish, drill=read_drill(text)))
         requests = [
             request
-            for check in api.checks_for(None)
+            for check in selecting.checks_for(None)
             if check.meta.id in ("SMK001", "SMK021")
             for request in check.plan(job_of(wish), fleet, Facts())
         ]
@@ -239,7 +239,7 @@ def test_a_drill_is_named_and_is_no_verdict(text: str, wish: Wish, check: str, s
 def test_a_spare_worker_goes_where_the_least_runs_and_is_told_that_it_is_one() -> None:
     def planned(wish: Wish) -> list[Any]:
         fleet = Fleet(tuple(NodeRecord(Node(name, i, f"10.0.0.{i}")) for i, name in enumerate("abcd")), wish=wish)
-        (check,) = (check for check in api.checks_for(None) if check.meta.id == "SMK028")
+        (check,) = (check for check in selecting.checks_for(None) if check.meta.id == "SMK028")
         return list(check.plan(job_of(wish), fleet, Facts()))
 
     wish = Wish(servers=1, workers=2, mode="async", backup=True)
