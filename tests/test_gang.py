@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,13 +65,15 @@ def said(event: str, **data: Any) -> Event:
     return Event(0, 0.0, "child", {"event": event, **data})
 
 
-def run(sessions: dict[str, FakeSession], *, limits: Limits = LIMITS) -> tuple[list[FactRecord], list[EventRecord]]:
+def run(
+    sessions: dict[str, FakeSession], *, limits: Limits = LIMITS, requests: Sequence[Request] = REQUESTS
+) -> tuple[list[FactRecord], list[EventRecord]]:
     async def main() -> tuple[list[FactRecord], list[EventRecord]]:
         began = anyio.current_time()
         with anyio.fail_after(10):
             return await run_gang(
                 sessions,
-                REQUESTS,
+                requests,
                 context=Context(provenance="--python"),
                 deadline_s=60,
                 now=lambda: anyio.current_time() - began,
@@ -127,3 +129,23 @@ def test_a_stuck_rank_is_asked_for_its_stack_before_the_end() -> None:
         limits=Limits(step_least_s=0.3),
     )
     assert judged is not None and (judged.rank, judged.kind) == (1, "stuck")
+
+
+def test_a_stopped_worker_whose_place_a_spare_one_has_is_ended_when_all_others_are_through() -> None:
+    parts = (
+        {"role": "server", "index": 0},
+        {"role": "worker", "index": 0},
+        {"role": "worker", "index": 0, "spare": True},
+    )
+    requests = [Request("m:f", f"node{r}", {"rank": r, **part}, group="g") for r, part in enumerate(parts)]
+    hello = said(phases.PHASE, phase=phases.STARTED)
+    sessions = {
+        "node0": FakeSession(words=[hello, said(phases.REPLACED, worker=1, spare=2)], answer=Done(0, {})),
+        "node1": FakeSession(words=[hello]),
+        "node2": FakeSession(words=[hello], answer=Done(0, {})),
+    }
+    records, events = run(sessions, requests=requests)
+    (left,) = [record.unavailable for record in records if record.unavailable is not None]
+    assert (left.kind, left.reason) == ("cancelled", "stopped: spare 0 on node2 had taken its place")
+    assert not [event for event in events if event.origin == "head"], "nobody is to blame"
+    assert culprit(members_of(requests), events, records, now_s=decision_time(events, records)) is None

@@ -107,6 +107,11 @@ def test_mistakes(arguments: list[str], says: str, folder: Path, capfd: pytest.C
     assert out == "" and says in err and "Traceback" not in err
 
 
+def test_check_has_no_spare_worker_to_wait_where_nothing_is_served(folder: Path) -> None:
+    with pytest.raises(UsageError, match="--backup: about parameter servers, and nothing says"):
+        api.check(["run.sh"], CheckOptions(hosts="a,b", executor="local"), backup=True)
+
+
 def test_nodes_that_nobody_reaches_leave_it_untold_and_say_why(folder: Path) -> None:
     options = CheckOptions(hosts="node[1-2].invalid", executor="ssh", python="python3")
     recording, report = api.smoke(["run.sh"], options)
