@@ -16,7 +16,7 @@ from preflight import __version__, catalog, report
 from preflight.engine import SMOKE
 from preflight.errors import UsageError
 from preflight.near import nearest_path
-from preflight.progress import Progress, Step, ignore
+from preflight.progress import Progress, Step, ignore, patiently
 from preflight.recording import Configuration, Recording, Wish
 from preflight.report import Report, report_on
 from preflight.roots import chosen_in, folder_of, root_of
@@ -144,7 +144,7 @@ def check(
         UsageError: the paths hold no job, the nodes cannot be told, or `configuration` names an unknown check.
     """
     wanted = configured(configuration, (*rules_for(configuration), *checks_for(configuration)))
-    jobs = jobs_in(paths, root=root, exclude=wanted.exclude)
+    jobs = jobs_in(paths, root=root, exclude=wanted.exclude, progress=patiently(progress or ignore))
     wish = Wish(backup=backup)
     _about_servers(wish, jobs, True)
     return _record(
@@ -176,7 +176,7 @@ def smoke(
     if paths:
         if asked.servers or asked.workers:
             raise UsageError("--servers and --workers are for a run without a job; the job's own files count them")
-        jobs = jobs_in(paths, root=root, exclude=wanted.exclude)
+        jobs = jobs_in(paths, root=root, exclude=wanted.exclude, progress=patiently(progress or ignore))
     else:
         jobs = (_without_files(asked, options),)
     _about_servers(asked, jobs, bool(paths))
@@ -376,6 +376,7 @@ def jobs_in(
     root: str | Path | None = None,
     exclude: Sequence[str] = (),
     given: Mapping[Path, bytes] | None = None,
+    progress: Progress = ignore,
 ) -> tuple[Job, ...]:
     """The jobs that the files in `paths` describe; `exclude` are patterns of what is left out of folders.
 
@@ -386,7 +387,7 @@ def jobs_in(
     from preflight.looking import Look
 
     top, chosen = chosen_in(paths, root, given)
-    return assemble(top, chosen, sources=catalog.sources(), look=Look(top, exclude, given))
+    return assemble(top, chosen, sources=catalog.sources(), look=Look(top, exclude, given), progress=progress)
 
 
 def _load(path: Path) -> Recording:

@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -111,20 +112,15 @@ def lint(paths: tuple[Path, ...], root: Path | None, **chosen: Any) -> int:
     wanted, given = _with_stdin(paths or (Path(),), chosen)
     found = api.configure(options.choices(chosen), wanted, root=root)
     if chosen["list_files"]:
-        jobs = api.jobs_in(wanted, root=root, exclude=found.configuration.exclude, given=given)
+        with _watched(chosen) as progress:
+            jobs = api.jobs_in(wanted, root=root, exclude=found.configuration.exclude, given=given, progress=progress)
         lines = [[job.name, *(f"    {file.path}  ({file.kind})" for file in job.files)] for job in jobs]
         _print("".join(f"{line}\n" for of_job in lines for line in of_job))
         return 0
     kept = None if chosen["no_cache"] else api.default_cache()
 
     def make() -> Report:
-        from preflight.reporters.live import PATIENCE_S, live_progress
-
-        # Without a thread, which would keep files from being read by several processes.
-        watched = live_progress(
-            sys.stderr, color=chosen["color"], quiet=chosen["quiet"], after_s=PATIENCE_S, threads=False
-        )
-        with watched as progress:
+        with _watched(chosen) as progress:
             return api.lint(
                 wanted,
                 root=root,
@@ -197,7 +193,8 @@ def judge(recording: Path, allow_incomplete: bool, **chosen: Any) -> int:
     """Judge a saved recording again: the same verdict and findings, with no cluster."""
 
     from preflight import api
-    from preflight.reporters.live import PATIENCE_S, live_progress
+    from preflight.progress import PATIENCE_S
+    from preflight.reporters.live import live_progress
 
     def report() -> Report:
         with live_progress(sys.stderr, color=chosen["color"], quiet=chosen["quiet"], after_s=PATIENCE_S) as progress:
@@ -282,6 +279,14 @@ def schema(document: str) -> int:
     found = makers[document]()
     _print(json.dumps(found, indent=2, sort_keys=True) + "\n")
     return 0
+
+
+def _watched(chosen: dict[str, Any]) -> AbstractContextManager[Progress]:
+    """Who tells how far reading files is. Without a thread, which would keep several processes from reading them."""
+    from preflight.progress import PATIENCE_S
+    from preflight.reporters.live import live_progress
+
+    return live_progress(sys.stderr, color=chosen["color"], quiet=chosen["quiet"], after_s=PATIENCE_S, threads=False)
 
 
 def _columns() -> int | None:

@@ -100,7 +100,8 @@ def baseline_show(file: Path | None) -> int:
 def _lint(paths: tuple[Path, ...], root: Path | None, configuration: Configuration) -> Report:
     """What lint says; how far it is is told where that takes longer."""
     from preflight import api
-    from preflight.reporters.live import PATIENCE_S, live_progress
+    from preflight.progress import PATIENCE_S
+    from preflight.reporters.live import live_progress
 
     with live_progress(sys.stderr, after_s=PATIENCE_S, threads=False) as progress:
         return api.lint(paths, root=root, configuration=configuration, progress=progress)

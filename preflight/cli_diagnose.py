@@ -50,7 +50,8 @@ def diagnose(
     Exit codes: 0 nothing found wrong, 1 a cause is named, 3 the run failed and no line says why, 4 nothing to read.
     """
     from preflight import api, deliver
-    from preflight.reporters.live import PATIENCE_S, live_progress
+    from preflight.progress import PATIENCE_S
+    from preflight.reporters.live import live_progress
 
     targets = deliver.targets(outputs or ("text",), FORMATS)
     with live_progress(sys.stderr, color=color, quiet=quiet, after_s=PATIENCE_S) as progress:

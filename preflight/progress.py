@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
+
+#: Longer than this nobody waits without being told for what.
+PATIENCE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,5 +61,18 @@ def both(one: Progress, other: Progress | None) -> Progress:
     def tell(step: Step) -> None:
         one(step)
         second(step)
+
+    return tell
+
+
+def patiently(
+    progress: Progress, *, after_s: float = PATIENCE_S, clock: Callable[[], float] = time.monotonic
+) -> Progress:
+    """A watcher that hears nothing of what is over in time: a stage of its own only where it takes long."""
+    begins = clock() + after_s
+
+    def tell(step: Step) -> None:
+        if clock() >= begins:
+            progress(step)
 
     return tell

@@ -285,8 +285,8 @@ class _Run:
                     self._progress(Step(name, ended=True, skipped=why_not))
                     continue
                 self._under_way = (name, self.now())
-                self._progress(Step(name))
                 requests = await anyio.to_thread.run_sync(self._plan, name, observer)
+                self._progress(Step(name))
                 await self._observe(observer, name, requests)
                 self._finish_stage()
             self._nodes = fleet.records

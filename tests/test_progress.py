@@ -8,7 +8,7 @@ import pytest
 
 from preflight import api
 from preflight.cli import run
-from preflight.progress import Step
+from preflight.progress import Step, patiently
 from preflight.saved import save
 from tests.building import a_recording, job, reached
 
@@ -51,6 +51,15 @@ def test_diagnose_tells_of_each_log(tmp_path: Path) -> None:
     steps: list[Step] = []
     api.diagnose([tmp_path], progress=steps.append)
     assert [(step.stage, step.done, step.total) for step in steps] == [("logs", n, 3) for n in range(3)]
+
+
+def test_what_is_over_in_time_is_not_told() -> None:
+    now, steps = [10.0], list[Step]()
+    tell = patiently(steps.append, after_s=1.0, clock=lambda: now[0])
+    tell(Step("files", 1, 9))
+    now[0] = 11.0
+    tell(Step("files", 2, 9))
+    assert [step.done for step in steps] == [2]
 
 
 @pytest.mark.parametrize("verb", ["lint", "judge", "diagnose"])

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 
 #: A log hears of what is still going on at most this often.
 LOGGED_S = 5.0
-#: Longer than this nobody waits without being told for what.
-PATIENCE_S = 1.0
-
 Clock = Callable[[], float]
 
 
