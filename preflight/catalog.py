@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher, get_close_matches
@@ -150,10 +149,14 @@ def sources() -> tuple[Any, ...]:
 
 
 def areas() -> dict[str, str]:
-    """What the areas of rules and checks are about, as the packs that were loaded say in `AREAS` beside `PACK`."""
+    """What the areas of rules and checks are about, as their packs say in `AREAS` beside `PACK`."""
     found: dict[str, str] = {}
     for point in (*_points(RULES), *_points(CHECKS)):
-        said = getattr(sys.modules.get(point.module), "AREAS", None)
+        try:
+            said = getattr(importlib.import_module(point.module), "AREAS", None)
+        except (Exception, SystemExit):
+            # What is wrong with a pack is told where its rules and checks are wanted.
+            continue
         for area, title in said.items() if isinstance(said, dict) else ():
             found.setdefault(str(area), str(title))
     for own in _own_files:

@@ -292,12 +292,15 @@ def _window(location: Location, width: int) -> tuple[str, int, int]:
         # Keep a little of what stands before, then as much of what is marked and follows as there is room for.
         while left < start - 8 and sum(cells[left:end]) > room:
             left += 1
+        # Eight characters before it may be escapes of ten cells each.
+        while left < start and sum(cells[left : start + 1]) > room:
+            left += 1
     right, used = left, 0
     while right < len(shown) and used + cells[right] <= room:
         used += cells[right]
         right += 1
     cut_before = "…" if left > blank else ""
     cut_after = "…" if right < len(shown) else ""
-    caret = len(cut_before) + sum(cells[left:start])
+    caret = len(cut_before) + sum(cells[left : min(start, right)])
     marked = max(1, sum(cells[start : min(end, right)]))
     return cut_before + "".join(shown[left:right]) + cut_after, caret, marked

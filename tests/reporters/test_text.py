@@ -6,7 +6,7 @@ import re
 import textwrap
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
@@ -135,6 +135,7 @@ def test_of_a_long_line_the_part_that_matters_is_shown() -> None:
     st.integers(0, 300),
     st.integers(1, 140),
 )
+@example("00\x1f\x1f\x1f\U000f0000\U000f0000", 7, 0, 1)
 def test_any_place_of_any_line_can_be_shown(line: str, start: int, length: int, width: int) -> None:
     place = span_of("run.sh", line, start, start + length)
     page = shown(saying(failed("x", "wrong", at=place, remedy="-")), width=max(40, width))
