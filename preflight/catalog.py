@@ -148,10 +148,10 @@ def sources() -> tuple[Any, ...]:
     return load(SOURCES).items
 
 
-def areas() -> dict[str, str]:
-    """What the areas of rules and checks are about, as their packs say in `AREAS` beside `PACK`."""
+def areas(*groups: str) -> dict[str, str]:
+    """What the areas of rules and checks are about, as the packs of these `groups` say in `AREAS` beside `PACK`."""
     found: dict[str, str] = {}
-    for point in (*_points(RULES), *_points(CHECKS)):
+    for point in (point for group in groups for point in _points(group)):
         try:
             said = getattr(importlib.import_module(point.module), "AREAS", None)
         except (Exception, SystemExit):
