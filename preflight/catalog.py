@@ -149,9 +149,9 @@ def sources() -> tuple[Any, ...]:
 
 
 def areas(*groups: str) -> dict[str, str]:
-    """What the areas of rules and checks are about, as the packs of these `groups` say in `AREAS` beside `PACK`."""
+    """What the areas of rules and checks are about, as the packs (of these `groups`) say in `AREAS` beside `PACK`."""
     found: dict[str, str] = {}
-    for point in (point for group in groups for point in _points(group)):
+    for point in (point for group in groups or (RULES, CHECKS) for point in _points(group)):
         try:
             said = getattr(importlib.import_module(point.module), "AREAS", None)
         except (Exception, SystemExit):

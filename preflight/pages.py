@@ -159,7 +159,7 @@ def _prose(text: str) -> str:
 
 
 def _title(area: str) -> str:
-    title = catalog.areas(catalog.RULES, catalog.CHECKS).get(area, area)
+    title = catalog.areas().get(area, area)
     return title[:1].upper() + title[1:]
 
 

@@ -104,7 +104,7 @@ def by_area(outcomes: Sequence[Outcome]) -> list[tuple[str, list[Outcome]]]:
     """Outcomes by what their rules and checks are about, in words where the pack gives them."""
     # Lint knows nothing of checks, and need not wait until their pack is imported.
     has_checks = any(outcome.stage != "lint" for outcome in outcomes)
-    titles = catalog.areas(catalog.RULES, *([catalog.CHECKS] if has_checks else []))
+    titles = catalog.areas() if has_checks else catalog.areas(catalog.RULES)
     found: dict[str, list[Outcome]] = {}
     for outcome in sorted(outcomes, key=lambda o: o.id):
         found.setdefault(titles.get(outcome.id[:3], outcome.id[:3]), []).append(outcome)
