@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from preflight.job import Job
     from preflight.run import CheckOptions
 
+#: Each check plans what it wants to know for each job, so that a repository of thousands takes minutes before any node
+#: is asked; and nobody submits so many at once.
+MOST_JOBS = 32
+
 
 def lint(
     paths: Sequence[str | Path] = (".",),
@@ -141,10 +145,11 @@ def check(
     With `backup` a spare worker of a parameter-server job waits for a place meanwhile, as in `smoke`.
 
     Raises:
-        UsageError: the paths hold no job, the nodes cannot be told, or `configuration` names an unknown check.
+        UsageError: the paths hold no job or more than MOST_JOBS, the nodes cannot be told, or `configuration` names
+            an unknown check.
     """
     wanted = configured(configuration, (*rules_for(configuration), *checks_for(configuration)))
-    jobs = jobs_in(paths, root=root, exclude=wanted.exclude, progress=patiently(progress or ignore))
+    jobs = _few(jobs_in(paths, root=root, exclude=wanted.exclude, progress=patiently(progress or ignore)))
     wish = Wish(backup=backup)
     _about_servers(wish, jobs, True)
     return _record(
@@ -168,15 +173,15 @@ def smoke(
     workers that `wish` counts.
 
     Raises:
-        UsageError: the paths hold no job, the nodes cannot be told, the wish does not fit the job, or `configuration`
-            names an unknown check.
+        UsageError: the paths hold no job or more than MOST_JOBS, the nodes cannot be told, the wish does not fit the
+            job, or `configuration` names an unknown check.
     """
     asked = wish or Wish()
     wanted = configured(configuration, [check for check in checks_for(configuration) if check.when == SMOKE])
     if paths:
         if asked.servers or asked.workers:
             raise UsageError("--servers and --workers are for a run without a job; the job's own files count them")
-        jobs = jobs_in(paths, root=root, exclude=wanted.exclude, progress=patiently(progress or ignore))
+        jobs = _few(jobs_in(paths, root=root, exclude=wanted.exclude, progress=patiently(progress or ignore)))
     else:
         jobs = (_without_files(asked, options),)
     _about_servers(asked, jobs, bool(paths))
@@ -185,6 +190,17 @@ def smoke(
     return _record(
         SMOKE, jobs, options, wanted, asked, progress, _apart_from_repositories(chosen_in(paths, root, None)[0])
     )
+
+
+def _few(jobs: tuple[Job, ...]) -> tuple[Job, ...]:
+    """The jobs, where nodes can be looked at for all of them. Raises UsageError for a repository's worth."""
+    if len(jobs) > MOST_JOBS:
+        some = ", ".join(job.name for job in jobs[:3])
+        raise UsageError(
+            f"these paths hold {len(jobs)} jobs ({some}, ...), and nodes are looked at for at most {MOST_JOBS} at "
+            "once; name the script that is to be submitted"
+        )
+    return jobs
 
 
 def _about_servers(wish: Wish, jobs: Sequence[Job], has_files: bool) -> None:

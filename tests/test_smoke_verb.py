@@ -127,6 +127,17 @@ def test_the_verb_needs_a_job_in_its_paths(folder: Path) -> None:
         api.smoke(["empty"], CheckOptions(hosts="a", executor="local", python=sys.executable))
 
 
+def test_a_repository_of_jobs_is_refused_before_nodes_are_asked_for_all_of_them(folder: Path) -> None:
+    many = folder / "many"
+    many.mkdir()
+    for number in range(api.MOST_JOBS + 1):
+        (many / f"run{number}.sbatch").write_text(f"#!/bin/bash\n#SBATCH --nodes=2\nsrun torchrun train{number}.py\n")
+    options = CheckOptions(hosts="a", executor="local", python=sys.executable)
+    for verb in (api.check, api.smoke):
+        with pytest.raises(UsageError, match=r"hold 33 jobs .*name the script"):
+            verb(["many"], options)
+
+
 @pytest.mark.smoke
 @pytest.mark.slow
 def test_a_job_is_read_and_not_judged_and_its_ranks_train(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
