@@ -22,7 +22,7 @@ from preflight.report import Report, report_on
 from preflight.roots import chosen_in, folder_of, root_of
 from preflight.saved import load, save
 from preflight.selecting import broken_for, checks_for, configured, plugins, rules_for
-from preflight.wish import has_servers, job_of
+from preflight.wish import hold_to_servers, job_of
 
 if TYPE_CHECKING:
     from preflight.cache import Cache
@@ -123,14 +123,6 @@ def usable_cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def default_cache() -> Cache | None:
-    """The cache in the user's own directory; None where there is no such place."""
-    from preflight.cache import Cache, default_folder
-
-    folder = default_folder()
-    return Cache(folder) if folder is not None else None
-
-
 def check(
     paths: Sequence[str | Path],
     options: CheckOptions,
@@ -151,10 +143,8 @@ def check(
     wanted = configured(configuration, (*rules_for(configuration), *checks_for(configuration)))
     jobs = _few(jobs_in(paths, root=root, exclude=wanted.exclude, progress=patiently(progress or ignore)))
     wish = Wish(backup=backup)
-    _about_servers(wish, jobs, True)
-    return _record(
-        "check", jobs, options, wanted, wish, progress, _apart_from_repositories(chosen_in(paths, root, None)[0])
-    )
+    hold_to_servers(wish, jobs, True)
+    return _record("check", jobs, options, wanted, wish, progress, chosen_in(paths, root, None)[0])
 
 
 def smoke(
@@ -183,13 +173,13 @@ def smoke(
             raise UsageError("--servers and --workers are for a run without a job; the job's own files count them")
         jobs = _few(jobs_in(paths, root=root, exclude=wanted.exclude, progress=patiently(progress or ignore)))
     else:
-        jobs = (_without_files(asked, options),)
-    _about_servers(asked, jobs, bool(paths))
+        jobs = (job_of(asked),)
+        if not options.python:
+            raise UsageError("without a job nothing names the interpreter that ranks run with; pass --python PATH")
+    hold_to_servers(asked, jobs, bool(paths))
     if asked.backup and asked.mode == "sync":
         raise UsageError("--backup: where servers wait for every worker (--mode sync) none can be replaced")
-    return _record(
-        SMOKE, jobs, options, wanted, asked, progress, _apart_from_repositories(chosen_in(paths, root, None)[0])
-    )
+    return _record(SMOKE, jobs, options, wanted, asked, progress, chosen_in(paths, root, None)[0])
 
 
 def _few(jobs: tuple[Job, ...]) -> tuple[Job, ...]:
@@ -203,21 +193,6 @@ def _few(jobs: tuple[Job, ...]) -> tuple[Job, ...]:
     return jobs
 
 
-def _about_servers(wish: Wish, jobs: Sequence[Job], has_files: bool) -> None:
-    given = wish.about_servers
-    if given and jobs and not any(has_servers(job) for job in jobs):
-        what = f"{', '.join(given)}: about parameter servers, and nothing says that the job has any"
-        raise UsageError(what if has_files else f"{what}; --servers N --workers M starts some")
-
-
-def _without_files(wish: Wish, options: CheckOptions) -> Job:
-    if bool(wish.servers) != bool(wish.workers):
-        raise UsageError("--servers and --workers go together")
-    if not options.python:
-        raise UsageError("without a job nothing names the interpreter that ranks run with; pass --python PATH")
-    return job_of(wish)
-
-
 def _record(
     verb: str,
     jobs: tuple[Job, ...],
@@ -225,29 +200,20 @@ def _record(
     wanted: Configuration,
     wish: Wish,
     progress: Progress | None,
-    cache: Cache | None,
+    top: Path,
 ) -> tuple[Recording, Report]:
+    from preflight.cache import apart_from_repositories
     from preflight.run import record
     from preflight.saved_shape import adapter
 
     base = Recording(jobs=jobs, created=now(), tool_version=__version__, configuration=wanted, verb=verb, wish=wish)
     # Nodes are mostly waited for: time enough to make what will take the recording apart, a tenth of a second's work.
     threading.Thread(target=adapter, name="preflight-adapter", daemon=True).start()
-    recording = record(base, options, rules_for(wanted), checks_for(wanted), progress=progress, cache=cache)
+    kept = apart_from_repositories(top)
+    recording = record(base, options, rules_for(wanted), checks_for(wanted), progress=progress, cache=kept)
     # What is judged is what a saved recording will hold, to the letter, so that `judge` cannot differ from `check`.
     recording = load(save(recording), to_judge=True)
     return recording, judge(recording, progress=progress or ignore)
-
-
-def _apart_from_repositories(root: Path) -> Cache | None:
-    """The cache, where no tree can have brought it along: what is kept there for nodes is run on them."""
-    from preflight.cache import is_apart
-
-    cache = default_cache()
-    if cache is None or not is_apart(cache.folder, root):
-        return None
-    place = cache.folder.resolve()
-    return None if any(os.path.lexists(folder / ".git") for folder in (place, *place.parents)) else cache
 
 
 def judge(recording: Recording | str | Path, *, progress: Progress = ignore) -> Report:

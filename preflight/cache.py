@@ -112,3 +112,18 @@ class Cache:
             with contextlib.suppress(OSError):
                 os.unlink(path)  # noqa: PTH108
             total -= status.st_size
+
+
+def default_cache() -> Cache | None:
+    """The cache in the user's own directory; None where there is no such place."""
+    folder = default_folder()
+    return Cache(folder) if folder is not None else None
+
+
+def apart_from_repositories(root: Path) -> Cache | None:
+    """The cache, where no tree can have brought it along: what is kept there for nodes is run on them."""
+    cache = default_cache()
+    if cache is None or not is_apart(cache.folder, root):
+        return None
+    place = cache.folder.resolve()
+    return None if any(os.path.lexists(folder / ".git") for folder in (place, *place.parents)) else cache

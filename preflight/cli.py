@@ -108,6 +108,7 @@ def lint(paths: tuple[Path, ...], root: Path | None, **chosen: Any) -> int:
     Files named together are read as one job; files they refer to are followed. Nothing is executed.
     """
     from preflight import api
+    from preflight.cache import default_cache
 
     wanted, given = _with_stdin(paths or (Path(),), chosen)
     found = api.configure(options.choices(chosen), wanted, root=root)
@@ -117,7 +118,7 @@ def lint(paths: tuple[Path, ...], root: Path | None, **chosen: Any) -> int:
         lines = [[job.name, *(f"    {file.path}  ({file.kind})" for file in job.files)] for job in jobs]
         _print("".join(f"{line}\n" for of_job in lines for line in of_job))
         return 0
-    kept = None if chosen["no_cache"] else api.default_cache()
+    kept = None if chosen["no_cache"] else default_cache()
 
     def make() -> Report:
         with _watched(chosen) as progress:

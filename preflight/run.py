@@ -12,8 +12,7 @@ import os
 import signal
 import threading
 import time
-import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -23,16 +22,15 @@ import anyio
 import anyio.to_thread
 from anyio.abc import TaskStatus
 
-from preflight.cutting import CutError, cut
-from preflight.engine import SMOKE, outcomes_of, selected
+from preflight.engine import SMOKE, outcomes_of
 from preflight.errors import UsageError
 from preflight.executors.base import Wanted
 from preflight.fleet import open_fleet
-from preflight.job import Job
-from preflight.judgement import STAGES, Check, PlanRequests, Rule
+from preflight.judgement import STAGES, Check, Rule
 from preflight.observe import Observer
 from preflight.outcome import Severity
 from preflight.place import ContextChoice, claimed_count, context_of
+from preflight.planning import Planner
 from preflight.progress import Progress, Step, ignore
 from preflight.reach import Way, choose, find
 from preflight.recording import (
@@ -44,9 +42,8 @@ from preflight.recording import (
     Origin,
     Recording,
     StageRecord,
-    UnplannedCheck,
 )
-from preflight.request import Request, probe_name
+from preflight.request import Request
 from preflight.suppress import sift
 
 if TYPE_CHECKING:
@@ -149,22 +146,13 @@ class _Run:
         self._rules = rules
         self._only_smoke = base.verb == SMOKE
         self._stages_wanted = ("node", "smoke") if self._only_smoke else STAGES[: STAGES.index(options.until) + 1]
-        self._checks = [
-            check
-            for check in checks
-            if selected(check.meta, base.configuration) or (self._only_smoke and check.when == "node")
-        ]
-        #: Where only the smoke run counts: the probes that its checks look at.
-        self._read = {probe_name(probe) for check in checks if check.when == "smoke" for probe in check.reads}
+        self._planner = Planner(base, checks)
         self._progress = progress
         self._cache = cache
         self._began = time.monotonic()
         self._nodes: tuple[NodeRecord, ...] = ()
         self._stages: list[StageRecord] = []
         self._observer: Observer | None = None
-        self._unplanned: list[UnplannedCheck] = []
-        self._shipped: dict[str, str] = {}
-        self._cut()
         self._under_way: tuple[str, float] | None = None
         self._interrupted = 0
         self._executor = ""
@@ -180,17 +168,6 @@ class _Run:
             trust_job=options.trust_job,
             prelude=options.prelude,
         )
-
-    def _cut(self) -> None:
-        """Find what has to be shipped for checks of plugins. One whose probes cannot be shipped is not asked."""
-        possible: list[Check] = []
-        for check in self._checks:
-            try:
-                self._shipped.update(cut(check.probes))
-                possible.append(check)
-            except CutError as error:
-                self._unplanned.extend(UnplannedCheck(check.meta.id, job.name, str(error)) for job in self._base.jobs)
-        self._checks = possible
 
     def now(self) -> float:
         """Seconds since the run began."""
@@ -208,7 +185,7 @@ class _Run:
             stages=tuple(self._stages),
             facts=tuple(self._observer.facts) if self._observer else (),
             events=tuple(self._observer.events) if self._observer else (),
-            unplanned=tuple(self._unplanned),
+            unplanned=tuple(self._planner.unplanned),
             interrupted=self._interrupted,
         )
 
@@ -267,7 +244,7 @@ class _Run:
             deadline_s=options.open_deadline,
             on_progress=functools.partial(self._opened, {node.name for node in nodes}, self.now()),
             clock=self.now,
-            extra=tuple(self._shipped.items()),
+            extra=tuple(self._planner.shipped.items()),
             trainer="smoke" in self._stages_wanted,
             cache=self._cache,
         ) as fleet:
@@ -285,7 +262,7 @@ class _Run:
                     self._progress(Step(name, ended=True, skipped=why_not))
                     continue
                 self._under_way = (name, self.now())
-                requests = await anyio.to_thread.run_sync(self._plan, name, observer)
+                requests = await anyio.to_thread.run_sync(self._planner.plan, name, *self._seen(observer))
                 self._progress(Step(name))
                 await self._observe(observer, name, requests)
                 self._finish_stage()
@@ -375,7 +352,7 @@ class _Run:
             return f"{', '.join(silent)} cannot be reached{because}, and the run would not be the job without them"
         if self._options.keep_going or self._only_smoke:
             return ""
-        outcomes = outcomes_of(self.recording(), self._rules, self._checks)
+        outcomes = outcomes_of(self.recording(), self._rules, self._planner.checks)
         findings = sift(outcomes, self._base).kept
         errors = sorted({finding.id for finding in findings if finding.severity is Severity.ERROR})
         if errors:
@@ -385,48 +362,15 @@ class _Run:
     async def _follow_up(self, stage: str, observer: Observer) -> list[Request]:
         """What the facts of this stage make necessary besides; nothing that was asked already."""
         asked = {record.request.key for record in observer.facts}
-        wanted = await anyio.to_thread.run_sync(self._plan, stage, observer, True)
+        wanted = await anyio.to_thread.run_sync(self._planner.follow_up, stage, *self._seen(observer))
         return [request for request in wanted if request.key not in asked]
 
-    def _plan(self, stage: str, observer: Observer, further: bool = False) -> list[Request]:
-        """What the checks of this stage want to know, each request once; or what they want `further`."""
+    def _seen(self, observer: Observer) -> tuple[Fleet, Facts]:
+        """The nodes and what was observed so far, as checks see them."""
         fleet = Fleet(self._nodes, self._executor, self._origin, self._cluster, self._base.wish)
-        facts = Facts(tuple(observer.facts), tuple(observer.events))
-        wanted: dict[str, Request] = {}
-        for check in self._checks:
-            plan = check.follow_up if further else check.plan
-            if check.when != stage or plan is None:
-                continue
-            for job in self._base.jobs:
-                for request in self._planned(check, plan, job, fleet, facts):
-                    if self._only_smoke and stage == "node" and request.probe not in self._read:
-                        continue
-                    first = wanted.setdefault(request.key, request)
-                    if first is not request:
-                        wanted[request.key] = _merged(first, request)
-        return list(wanted.values())
-
-    def _planned(self, check: Check, plan: PlanRequests, job: Job, fleet: Fleet, facts: Facts) -> Iterable[Request]:
-        try:
-            return list(plan(job, fleet, facts))
-        except Exception:
-            # Kept in the recording, where it makes the check's outcome unknown instead of looking like a pass.
-            crashed = UnplannedCheck(check.meta.id, job.name, traceback.format_exc(limit=-4))
-            if crashed not in self._unplanned:
-                self._unplanned.append(crashed)
-            return []
+        return fleet, Facts(tuple(observer.facts), tuple(observer.events))
 
 
 def _opening(nodes: Sequence[Node], deadline_s: float) -> Step:
     names = tuple(sorted(node.name for node in nodes))
     return Step("open", 0, len(nodes), names, deadline_s, nodes=len(nodes))
-
-
-def _merged(first: Request, second: Request) -> Request:
-    """Two checks want the same fact: it is required if either requires it, because of both their claims."""
-    return replace(
-        first,
-        because=tuple(dict.fromkeys((*first.because, *second.because))),
-        required=first.required or second.required,
-        deadline_s=max(first.deadline_s, second.deadline_s),
-    )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from preflight.errors import UsageError
 from preflight.job import Claim, Job, Known
 from preflight.job.span import span_of
 from preflight.near import nearest
@@ -97,7 +99,13 @@ def read_drill(text: str) -> Drill:
 
 
 def job_of(wish: Wish) -> Job:
-    """A job for a run over named nodes without anybody's files: a collective, or the servers and workers wished for."""
+    """A job for a run over named nodes without anybody's files: a collective, or the servers and workers wished for.
+
+    Raises:
+        UsageError: servers without workers, or the other way round.
+    """
+    if bool(wish.servers) != bool(wish.workers):
+        raise UsageError("--servers and --workers go together")
     if not wish.servers:
         return Job("smoke")
     said = (
@@ -117,3 +125,11 @@ def job_of(wish: Wish) -> Job:
 def has_servers(job: Job) -> bool:
     """Whether anything says that the job has parameter servers."""
     return bool(job.about("ps_mode") or job.about("ps_server_endpoints"))
+
+
+def hold_to_servers(wish: Wish, jobs: Sequence[Job], has_files: bool) -> None:
+    """Raises UsageError where something was asked about parameter servers of jobs that have none."""
+    given = wish.about_servers
+    if given and jobs and not any(has_servers(job) for job in jobs):
+        what = f"{', '.join(given)}: about parameter servers, and nothing says that the job has any"
+        raise UsageError(what if has_files else f"{what}; --servers N --workers M starts some")

@@ -11,7 +11,8 @@ from typing import TextIO
 
 import anyio
 
-from preflight import __version__, api, catalog
+from preflight import __version__, catalog
+from preflight.cache import default_cache
 from preflight.doctor import machine, ways
 from preflight.doctor.model import Examination
 from preflight.examination import Can, Look, Surroundings
@@ -91,7 +92,7 @@ def _parts(
         return (machine.python(), *machine.packs())
 
     async def here() -> Iterable[Look]:
-        kept = await anyio.to_thread.run_sync(machine.cache, api.default_cache())
+        kept = await anyio.to_thread.run_sync(machine.cache, default_cache())
         return (kept, machine.terminal(stream, environment), machine.limits(len(named)))
 
     async def keys() -> Iterable[Look]:
