@@ -26,8 +26,9 @@ from preflight.job import InputFile, Job, Launch
 from preflight.looking import Look
 from preflight.outcome import Finding, Location, Outcome, Status, VerdictKind
 from preflight.report import Coverage, Input, Report, Run, Tool
+from preflight.stakes import Saved
 
-_FORMAT = 1
+_FORMAT = 2
 #: What of a job is loaded at once; the rest is read when it is asked for.
 _OUTLINE = ("name", "files", "launches", "probable")
 
@@ -70,6 +71,7 @@ def remember(cache: Cache, key: str, look: Look, report: Report) -> None:
         "coverage": plain(replace(report.coverage, not_told=())),
         "verdict": report.verdict.value,
         "exit_code": int(report.exit_code),
+        "saved": plain(report.saved),
     }
     try:
         whole = json.dumps(plain(report.jobs), separators=(",", ":")).encode()
@@ -97,6 +99,7 @@ def _report(entry: dict[str, Any], whole: bytes, created: str) -> Report:
         coverage=replace(_reader(Coverage)(entry["coverage"]), not_told=tuple(not_told)),
         verdict=VerdictKind(entry["verdict"]),
         exit_code=entry["exit_code"],
+        saved=_reader(Saved | None)(entry["saved"]),
     )
 
 
