@@ -385,8 +385,8 @@ def _load(path: Path) -> Recording:
                 f"{path} is no recording but a report; `preflight check --save recording.json` writes recordings"
             ) from None
         if data.lstrip()[:1] not in (b"{", b"\x1f"):
-            hint = "it is no JSON; preflight check --save FILE writes one"
-            raise UsageError(f"{path} is no recording: {hint}") from None
+            hint = "`preflight check --save FILE` writes one"
+            raise UsageError(f"{path} is no recording, which is JSON: {error}; {hint}") from None
         raise UsageError(f"{path} is no recording that preflight {__version__} can read: {error}") from None
 
 

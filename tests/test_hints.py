@@ -39,7 +39,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["lint", "job/train.sbatch"], "did you mean jobs/train.sbatch?"),
         (["judge", "jobs/train.sbath"], "did you mean jobs/train.sbatch?"),
         (["diagnose", "job"], "did you mean jobs?"),
-        (["judge", "jobs/train.sbatch"], "is no recording: it is no JSON; preflight check --save FILE writes one"),
+        (["judge", "jobs/train.sbatch"], "; `preflight check --save FILE` writes one"),
         (["smoke", "--hosts", "a", "--python", "p", "--drill", "kil:rank1"], "did you mean kill?"),
         (["lint", "--quiet", "-v"], "--quiet asks for less and --verbose for more"),
         (["lint", "--concise", "--statistics"], "leave one of them out"),

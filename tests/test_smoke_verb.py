@@ -253,13 +253,14 @@ def test_a_drill_is_named_and_is_no_verdict(text: str, wish: Wish, check: str, s
 
 
 def test_a_spare_worker_goes_where_the_least_runs_and_is_told_that_it_is_one() -> None:
-    def planned(wish: Wish) -> list[Any]:
+    def planned(wish: Wish, id: str = "SMK021") -> list[Any]:
         fleet = Fleet(tuple(NodeRecord(Node(name, i, f"10.0.0.{i}")) for i, name in enumerate("abcd")), wish=wish)
-        (check,) = (check for check in selecting.checks_for(None) if check.meta.id == "SMK028")
+        (check,) = (check for check in selecting.checks_for(None) if check.meta.id == id)
         return list(check.plan(job_of(wish), fleet, Facts()))
 
     wish = Wish(servers=1, workers=2, mode="async", backup=True)
     *others, spare = planned(wish)
+    assert planned(wish, "SMK028") == planned(wish) and planned(replace(wish, backup=False), "SMK028") == []
     assert [request.node for request in (*others, spare)] == ["a", "b", "c", "d"]
     assert (spare.params["spare"], spare.params["role"], spare.params["rank"]) == (True, "worker", 3)
     assert {request.params["spares"] for request in (*others, spare)} == {1}

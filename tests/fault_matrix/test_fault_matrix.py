@@ -66,7 +66,10 @@ def _shown(row: Fault, checked: Checked) -> None:
     """Whatever is wrong, it can be shown; and the ways that are shown as bad are those of the nodes that are named."""
     assert checked.report["coverage"]["broken"] == []
     shown = {one["id"]: one for one in checked.report["exhibits"]}
-    assert {row["subject"] for row in shown["nodes"]["rows"]} == {"node1", "node2", "node3", "node4"}
+    names = {one["node"]["name"] for one in checked.report["nodes"]}
+    assert {row["subject"] for row in shown.get("nodes", {"rows": []})["rows"]} == names, (
+        "of no nodes there is no table"
+    )
     if row.id == "LNK001" and row.status == "fail":
         ways = shown["links.reach"]
         bad = [{ways["rows"][m["row"]], ways["columns"][m["column"]]} for m in ways["marks"] if m["state"] == "bad"]

@@ -9,6 +9,7 @@ from preflight.judgement import Verdict, check, failed, not_applicable, passed, 
 from preflight.outcome import Evidence, Severity
 from preflight.ranks import views
 from preflight.recording import Facts, Fleet, Unavailable
+from preflight.request import Request
 from preflight_checks.smoke.drilled import drillable
 from preflight_checks.smoke.server_plan import has_spare, mode_of, plan_servers
 from preflight_checks.smoke.server_run import COST, FACT, PROBES, ServerRun, blocked, server_run_of
@@ -17,10 +18,15 @@ from reference_trainer.ps.report import Replacement
 from reference_trainer.ps.settings import EXACT_READ
 
 
+def plan_spare(job: Job, fleet: Fleet, facts: Facts) -> list[Request]:
+    """The servers, the workers and the spare one, where one was asked for."""
+    return list(plan_servers(job, fleet, facts)) if fleet.wish.backup else []
+
+
 @check(
     "SMK028",
     "worker-replaced",
-    plan=plan_servers,
+    plan=plan_spare,
     probes=PROBES,
     cost=COST,
     when="smoke",
