@@ -10,10 +10,9 @@ from preflight.judgement import Check
 from preflight.outcome import Severity, Status
 from preflight.recording import FactRecord, Facts, Unavailable
 from preflight_checks.gpus.gpu_answers import gpu_driver_slow
+from preflight_checks.gpus.gpu_connections import gpu_nvlink_down, gpu_pcie_narrow
 from preflight_checks.gpus.gpu_health import (
     gpu_memory_uncorrectable,
-    gpu_nvlink_down,
-    gpu_pcie_narrow,
     gpu_repair_pending,
     gpu_throttled,
     gpu_wants_recovery,

@@ -22,10 +22,11 @@ from preflight_rules.reading import (
 
 #: Where worker processes listen unless told otherwise (ray start --help, 2.60).
 _FIRST, _LAST = 10002, 19999
-_CLIENT_PORT = 10001
+#: Where the server of Ray Client listens unless told otherwise.
+CLIENT_PORT = 10001
 
 
-def _starts(job: Job, role: str = "") -> Iterator[tuple[Launch, str]]:
+def starts_of(job: Job, role: str = "") -> Iterator[tuple[Launch, str]]:
     """The lines of `ray`, each with what it does; empty where that is not known."""
     for launch in job.launches:
         if launch.launcher != "ray":
@@ -70,7 +71,7 @@ def ray_port_used_twice(job: Job) -> Iterator[Verdict]:
         Ray documentation, ports configurations; ray/_private/parameter.py, update_pre_selected_port.
     """
     met = False
-    for launch, kind in _starts(job):
+    for launch, kind in starts_of(job):
         if kind == "submit":
             continue
         own = [c for c in job.about("ray_port", launch.scope) if c.scope.launch == launch.id]
@@ -154,9 +155,9 @@ def ray_worker_dials_another_port(job: Job) -> Iterator[Verdict]:
     Evidence:
         Ray documentation, launching an on-premises cluster, and deploying on Slurm.
     """
-    heads = list(_starts(job, "head"))
+    heads = list(starts_of(job, "head"))
     met = False
-    for launch, _ in _starts(job, "worker"):
+    for launch, _ in starts_of(job, "worker"):
         claims = job.setting("master_port", launch.scope)
         if len(heads) != 1 or not claims:
             continue
@@ -211,7 +212,7 @@ def ray_head_on_every_node(job: Job) -> Iterator[Verdict]:
         Ray documentation, deploying on Slurm.
     """
     met = False
-    for launch, _ in _starts(job, "head"):
+    for launch, _ in starts_of(job, "head"):
         spread = {"srun", "mpirun", "pdsh", "clush"} & set(launch.wrappers)
         nodes = job.setting("nodes", launch.scope)
         if not spread or not nodes:
@@ -270,7 +271,7 @@ def ray_start_returns_at_once(job: Job) -> Iterator[Verdict]:
         Ray documentation, deploying on Slurm, and `ray start --help`.
     """
     met = False
-    for launch, kind in _starts(job):
+    for launch, kind in starts_of(job):
         if kind not in ("head", "worker") or "srun" not in launch.wrappers:
             continue
         met = True
@@ -325,7 +326,7 @@ def ray_start_options_conflict(job: Job) -> Iterator[Verdict]:
         ray/scripts/scripts.py, start.
     """
     met = False
-    for launch, _ in _starts(job, "worker"):
+    for launch, _ in starts_of(job, "worker"):
         met = True
         address = job.setting("rendezvous_endpoint", launch.scope)
         port = next((c for c in job.about("ray_port", launch.scope) if re.match(r"--port\b", c.spelling)), None)
@@ -350,67 +351,3 @@ def ray_start_options_conflict(job: Job) -> Iterator[Verdict]:
             yield open_end if open_end is not None else passed(launch.id)
     if not met:
         yield not_applicable(job.name, "no `ray start` of a worker")
-
-
-@rule(
-    "RAY006",
-    "ray-job-sent-to-wrong-address",
-    severity=Severity.ERROR,
-    profile="gate",
-    evidence=(
-        "https://docs.ray.io/en/latest/cluster/running-applications/job-submission/quickstart.html",
-        "https://github.com/ray-project/ray/blob/master/python/ray/dashboard/modules/dashboard_sdk.py",
-    ),
-)
-def ray_job_sent_to_wrong_address(job: Job) -> Iterator[Verdict]:
-    """`ray job submit` is given an address that takes no jobs.
-
-    What it checks:
-        The address of `ray job submit`, or RAY_ADDRESS in its environment, is that of the dashboard
-        (`http://HOST:8265`), not of Ray Client (`ray://`, port 10001) and not the head's own port (6379).
-
-    Why it matters:
-        Jobs are taken by the dashboard over HTTP. With `ray://` the command stops; on the other ports nobody speaks
-        HTTP, and it fails or hangs.
-
-    Example:
-        `ray job submit --address ray://head:10001 -- python train.py`.
-
-    Fix:
-        `--address http://head:8265`.
-
-    Known limits:
-        A dashboard that was moved to one of those ports is not known; a port is therefore only a warning.
-
-    Evidence:
-        Ray documentation, job submission; ray/dashboard/modules/dashboard_sdk.py, parse_cluster_info.
-    """
-    met = False
-    for launch, _ in _starts(job, "submit"):
-        given = job.setting("ray_submit_address", launch.scope) or job.setting("env.RAY_ADDRESS", launch.scope)
-        if not given:
-            continue
-        met = True
-        open_end = undecided(launch.id, given, launch)
-        found = texts(job_value(given))
-        if open_end is not None:
-            yield open_end
-        elif found and all(text.startswith("ray://") for text in found):
-            yield _wrong_address(launch, given[0], "is an address of Ray Client, which takes no jobs", None)
-        elif found and all(re.search(rf":(?:{_CLIENT_PORT}|6379)/?$", text) for text in found):
-            yield _wrong_address(launch, given[0], "is not the dashboard's port, which takes jobs", Severity.WARNING)
-        else:
-            yield passed(launch.id)
-    if not met:
-        yield not_applicable(job.name, "no `ray job submit` names an address")
-
-
-def _wrong_address(launch: Launch, claim: Claim, what: str, severity: Severity | None) -> Verdict:
-    return failed(
-        launch.id,
-        f"{quoted(claim)} {what}.",
-        at=claim,
-        also=((launch, "sent from here"),),
-        remedy="Give the dashboard: --address http://HOST:8265.",
-        severity=severity,
-    )

@@ -1,0 +1,81 @@
+"""Jobs that are sent to a Ray cluster: to the wrong address or port."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from preflight.job import Claim, Job, Launch
+from preflight.judgement import Verdict, failed, not_applicable, passed, rule
+from preflight.outcome import Severity
+from preflight_rules.reading import (
+    job_value,
+    quoted,
+    texts,
+    undecided,
+)
+from preflight_rules.schedulers.ray_start import CLIENT_PORT, starts_of
+
+
+@rule(
+    "RAY006",
+    "ray-job-sent-to-wrong-address",
+    severity=Severity.ERROR,
+    profile="gate",
+    evidence=(
+        "https://docs.ray.io/en/latest/cluster/running-applications/job-submission/quickstart.html",
+        "https://github.com/ray-project/ray/blob/master/python/ray/dashboard/modules/dashboard_sdk.py",
+    ),
+)
+def ray_job_sent_to_wrong_address(job: Job) -> Iterator[Verdict]:
+    """`ray job submit` is given an address that takes no jobs.
+
+    What it checks:
+        The address of `ray job submit`, or RAY_ADDRESS in its environment, is that of the dashboard
+        (`http://HOST:8265`), not of Ray Client (`ray://`, port 10001) and not the head's own port (6379).
+
+    Why it matters:
+        Jobs are taken by the dashboard over HTTP. With `ray://` the command stops; on the other ports nobody speaks
+        HTTP, and it fails or hangs.
+
+    Example:
+        `ray job submit --address ray://head:10001 -- python train.py`.
+
+    Fix:
+        `--address http://head:8265`.
+
+    Known limits:
+        A dashboard that was moved to one of those ports is not known; a port is therefore only a warning.
+
+    Evidence:
+        Ray documentation, job submission; ray/dashboard/modules/dashboard_sdk.py, parse_cluster_info.
+    """
+    met = False
+    for launch, _ in starts_of(job, "submit"):
+        given = job.setting("ray_submit_address", launch.scope) or job.setting("env.RAY_ADDRESS", launch.scope)
+        if not given:
+            continue
+        met = True
+        open_end = undecided(launch.id, given, launch)
+        found = texts(job_value(given))
+        if open_end is not None:
+            yield open_end
+        elif found and all(text.startswith("ray://") for text in found):
+            yield _wrong_address(launch, given[0], "is an address of Ray Client, which takes no jobs", None)
+        elif found and all(re.search(rf":(?:{CLIENT_PORT}|6379)/?$", text) for text in found):
+            yield _wrong_address(launch, given[0], "is not the dashboard's port, which takes jobs", Severity.WARNING)
+        else:
+            yield passed(launch.id)
+    if not met:
+        yield not_applicable(job.name, "no `ray job submit` names an address")
+
+
+def _wrong_address(launch: Launch, claim: Claim, what: str, severity: Severity | None) -> Verdict:
+    return failed(
+        launch.id,
+        f"{quoted(claim)} {what}.",
+        at=claim,
+        also=((launch, "sent from here"),),
+        remedy="Give the dashboard: --address http://HOST:8265.",
+        severity=severity,
+    )
