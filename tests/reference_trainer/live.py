@@ -43,6 +43,7 @@ __all__ = [
 TOLD_WITHIN_S, DEAD_WITHIN_S, STOPPED_WITHIN_S, STUCK_WITHIN_S = 2.0, 1.0, 5.0, 10.0
 #: With more than so much to do for each processor everything takes longer, the supervisor itself included.
 _BUSY = 3.0
+_WHILE_BUSY_S = {TOLD_WITHIN_S: 3.0, DEAD_WITHIN_S: 3.0, STOPPED_WITHIN_S: 6.0, STUCK_WITHIN_S: 12.0}
 #: When a process is there and has said nothing yet.
 LAUNCHED = "launched"
 
@@ -100,9 +101,9 @@ class Trial:
 
 
 def in_time(took_s: float, within_s: float) -> bool:
-    """Whether it took no longer than it may: twice as long and a second more while the machine is busy."""
+    """Whether it took no longer than it may, which is a little more while the machine is busy."""
     busy = os.getloadavg()[0] > _BUSY * len(os.sched_getaffinity(0))
-    return took_s < (2 * within_s + 1 if busy else within_s)
+    return took_s < (_WHILE_BUSY_S[within_s] if busy else within_s)
 
 
 def free_ports(count: int) -> list[int]:
