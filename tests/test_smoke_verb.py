@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -187,6 +190,40 @@ def test_servers_and_workers_without_any_job(folder: Path) -> None:
     ]
     assert isinstance(places, Layout) and len(places.places) == 3
     assert isinstance(held, Bars) and [bar.label for bar in held.bars] == ["server 0"] and held.bars[0].value
+
+
+@pytest.mark.smoke
+@pytest.mark.slow
+def test_runs_at_the_same_time_do_not_meet_each_other(folder: Path) -> None:
+    needs_torch()
+    with ExitStack() as held, ThreadPoolExecutor(2) as beside:
+        for port in (29500, 6170):
+            # Whoever has the default ports: nobody here needs them.
+            with suppress(OSError):
+                held.enter_context(socket.create_server(("", port)))
+        wishes = (Wish(servers=1, workers=1), Wish())
+        options = CheckOptions(hosts="a,b", executor="local", python=sys.executable)
+        runs = [beside.submit(api.smoke, [], options, wish=wish) for wish in wishes]
+        both = [run.result() for run in runs]
+    for recording, report in both:
+        assert report.exit_code == 0, [outcome for outcome in report.outcomes if outcome.reason]
+        assert api.judge(load(save(recording))).outcomes == report.outcomes
+    _, ranks = both[1]
+    assert "master endpoint: 127.0.0.1, a free port reached by 2 ranks" in [o.subject for o in ranks.outcomes]
+
+
+@pytest.mark.smoke
+@pytest.mark.slow
+def test_a_port_that_the_job_names_is_taken_as_it_is(folder: Path) -> None:
+    needs_torch()
+    with socket.create_server(("", 0)) as held:
+        port = held.getsockname()[1]
+        (folder / "run.sh").write_text(RUN.replace("29547", str(port)))
+        options = CheckOptions(hosts="a,b", executor="local", python=sys.executable)
+        _, report = api.smoke(["run.sh"], options)
+    assert report.exit_code == 1
+    (finding,) = report.findings
+    assert finding.id == "SMK004" and f"cannot listen on port {port}" in finding.message
 
 
 @pytest.mark.parametrize(

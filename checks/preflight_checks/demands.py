@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from preflight.job import WHOLE_JOB, Claim, Job, Known, Scope, Unresolved, as_int
+from preflight.job import WHOLE_JOB, Claim, Job, Known, Scope, Strength, Unresolved, as_int
 from preflight.job.hostname import folded, split_endpoint
 from preflight.judgement import Verdict, unknown
 from preflight.once import once
@@ -38,6 +38,7 @@ class Endpoint:
         what: what it is in the job, for messages.
         host: as spelled in the job; empty when only run time can tell (then it is the node of rank 0).
         port: TCP port; 0 when nothing says it.
+        named: whether the files name the port; else it is what the launcher takes by itself.
         kind: `store` (rank 0's store), `rendezvous` (torchrun's c10d), `server` or `trainer` (parameter servers).
     """
 
@@ -46,6 +47,7 @@ class Endpoint:
     host: str
     port: int
     claims: tuple[Claim, ...] = ()
+    named: bool = True
 
     @property
     def spelling(self) -> str:
@@ -75,6 +77,11 @@ def known_text(job: Job, quantity: str, scope: Scope = WHOLE_JOB) -> str | None:
     """The one text `quantity` is known to be in `scope`."""
     value = job.value(quantity, scope)
     return value.value if isinstance(value, Known) and isinstance(value.value, str) else None
+
+
+def names_value(claim: Claim) -> bool:
+    """Whether a claim stands in the files, and is not only what its launcher takes where they say nothing."""
+    return claim.strength > Strength.DEFAULT or any(str(value) in claim.spelling for value in claim.alternatives)
 
 
 @once
@@ -118,13 +125,14 @@ def _store_endpoint(job: Job, scope: Scope) -> Endpoint | None:
         default = C10D_PORT if kind == "rendezvous" else MASTER_PORT
         # Port 0 lets the system choose one; only a missing port has a default.
         chosen = default if port is None else port
-        return Endpoint("the rendezvous endpoint", kind, host, chosen if spelled else 0, claims)
+        return Endpoint("the rendezvous endpoint", kind, host, chosen if spelled else 0, claims, bool(port))
     addresses, ports = deciding(job, "master_addr", scope), deciding(job, "master_port", scope)
     if not addresses and not ports:
         return None
     port = known_int(job, "master_port", scope) or 0
     host = known_text(job, "master_addr", scope) or ""
-    return Endpoint("the master port", "store", host, port, (*addresses, *ports))
+    named = any(names_value(claim) for claim in ports)
+    return Endpoint("the master port", "store", host, port, (*addresses, *ports), named)
 
 
 @once
@@ -149,6 +157,12 @@ def server_endpoints(job: Job) -> tuple[Endpoint, ...]:
 def endpoints(job: Job) -> tuple[Endpoint, ...]:
     """Everything that is bound on one node and dialled from others."""
     return (*store_endpoints(job), *server_endpoints(job))
+
+
+def endpoints_on(job: Job, fleet: Fleet) -> tuple[Endpoint, ...]:
+    """Those that these nodes have to offer: a machine that plays several nodes need not have a default port free."""
+    played = stand_ins(fleet)
+    return tuple(endpoint for endpoint in endpoints(job) if endpoint.named or not played)
 
 
 def owner(fleet: Fleet, endpoint: Endpoint) -> Node | None:
@@ -198,12 +212,17 @@ def unseen(facts: Facts, probe: Callable[..., object], what: str) -> Iterator[Ve
         yield unknown(f"{what} on {fold(nodes)}", reason)
 
 
+def one_machine(fleet: Fleet) -> bool:
+    """Whether all nodes are processes of this machine: it may be used by others who play nodes there, too."""
+    return bool(fleet.nodes) and all(is_loopback(node.address or "-") for node in fleet.nodes)
+
+
 def stand_ins(fleet: Fleet) -> bool:
     """Whether several "nodes" are processes of one machine that stand in for the job's nodes.
 
     What the job calls its nodes, and what this machine calls itself, then says nothing about the job's nodes.
     """
-    return len(fleet.nodes) > 1 and all(is_loopback(node.address or "-") for node in fleet.nodes)
+    return len(fleet.nodes) > 1 and one_machine(fleet)
 
 
 @functools.lru_cache(_ADDRESSES)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from preflight.job import Job, Strength
 from preflight.outcome import Status
-from preflight.recording import FactRecord
+from preflight.recording import FactRecord, Fleet
+from preflight.request import probe_name
 from preflight_checks.network.ports import port_in_use
+from preflight_checks.probes.free_ports import free_ports
 from preflight_checks.probes.ports import Holder, PortState, bindable
 
-from .build import TIMEOUT, fact, facts, fleet, job, judge, one, plan, statuses
+from .build import TIMEOUT, claim, fact, facts, fleet, job, judge, one, plan, stand_ins, statuses
 
 JOB = {"master_addr": "node0", "master_port": 29500}
 
@@ -75,3 +80,24 @@ def test_ports_of_a_silent_node_are_unknown_not_passed() -> None:
 
 def test_port_0_is_chosen_by_the_system_and_not_looked_at() -> None:
     assert plan(port_in_use, job(rendezvous_backend="c10d", rendezvous_endpoint="node0:0"), fleet()) == []
+
+
+def test_a_machine_that_plays_all_nodes_is_asked_for_free_ports_where_the_job_names_none() -> None:
+    def asked(job_: Job, nodes: Fleet) -> list[str]:
+        return [request.node for request in plan(port_in_use, job_, nodes) if request.probe == probe_name(free_ports)]
+
+    for unnamed in (job(), job(nodes=2), job(master_addr="node0"), job(ps_mode=True, ps_servers=1, ps_workers=1)):
+        assert asked(unnamed, stand_ins(2)) == ["local0"] == asked(unnamed, stand_ins(1))
+        assert asked(unnamed, fleet(2)) == []
+    assert asked(job(**JOB), stand_ins(2)) == []
+
+
+def test_nobody_needs_a_default_port_on_a_machine_that_plays_all_nodes() -> None:
+    default = replace(claim("master_port", 29500, "torchrun --nnodes=2"), strength=Strength.DEFAULT)
+    unnamed, spelled = job([default], master_addr="node0"), job(**JOB)
+    ports = [
+        [r.params["port"] for r in plan(port_in_use, one_, nodes) if r.probe == probe_name(bindable)]
+        for one_ in (unnamed, spelled)
+        for nodes in (stand_ins(2), stand_ins(1), fleet(2))
+    ]
+    assert ports == [[], [29500], [29500], [29500], [29500], [29500]]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from preflight.job import Job, Launch, Scope, Span, Unresolved
+from preflight.job import Job, Launch, Scope, Span, Strength, Unresolved
 from preflight.recording import FactRecord, Facts, Fleet
 from preflight_checks.probes.environment import Environment, environment
+from preflight_checks.probes.free_ports import FreePorts, free_ports
 from preflight_checks.probes.server_place import HostHere, ServerPlace, server_place
 from preflight_checks.smoke.server_processes import Process, processes
 
@@ -169,6 +171,25 @@ def test_one_machine_that_plays_all_nodes_gets_a_port_for_every_endpoint() -> No
         server(SERVERS[0], 0), server(SERVERS[1], 1), trainer(0), trainer(1, ps_server_endpoints=SERVERS[::-1])
     )
     assert told(turned, stand_ins(4))[3].server_endpoints == ("127.0.0.1:6171", "127.0.0.1:6170")
+
+
+def test_one_machine_that_plays_all_nodes_takes_free_ports_where_the_files_name_none() -> None:
+    def ends(job_: Job, *more: FactRecord, nodes: int = 4) -> list[int]:
+        found = told(job_, stand_ins(nodes), free, *more)
+        assert {p.server_endpoints for p in found} == {tuple(p.endpoint for p in found if p.endpoint)}
+        return [int(p.endpoint.rpartition(":")[2]) for p in found if p.endpoint]
+
+    free = fact(free_ports, "local0", FreePorts([20001, 6170, 20003]), params={"count": 32, "job": "train"})
+    assert ends(job(ps_mode=True, ps_servers=2, ps_workers=2)) == [20001, 6170]
+    assert ends(job(ps_mode=True, ps_servers=1, ps_workers=1), nodes=1) == [20001]
+    assert ends(job(ps_mode=True, ps_server_endpoints=("a", "b:6170", "c:6170"), ps_workers=1)) == [20001, 6170, 20003]
+    assert ends(job(ps_mode=True, pserver_hosts=("a", "b"), pserver_port=7164, ps_workers=2)) == [7164, 20001]
+    old = replace(claim("pserver_port", 20134, "cluster_train/paddle.py"), strength=Strength.DEFAULT)
+    assert ends(job([old], ps_mode=True, pserver_hosts=("a", "b"), ps_workers=2)) == [20001, 6170]
+    told_by_node = {"PADDLE_PSERVERS_IP_PORT_LIST": "10.0.0.1:6171", "PADDLE_TRAINERS_NUM": "1"}
+    one = pod("local0", TRAINING_ROLE="PSERVER", POD_IP="10.0.0.1", PADDLE_PORT="6171", **told_by_node)
+    two = pod("local1", TRAINING_ROLE="TRAINER", PADDLE_TRAINER_ID="0", **told_by_node)
+    assert ends(job(ps_mode=True, ps_role=Unresolved("$TRAINING_ROLE comes from outside")), one, two) == [6171]
 
 
 @pytest.mark.parametrize("known", [{}, {"ps_servers": 2}, {"ps_workers": 2}])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from preflight.job import Strength
 from preflight.judgement import HEADINGS, Check, Verdict
 from preflight.node.child import plain
 from preflight.outcome import Status
@@ -20,6 +21,7 @@ from preflight.recording import (
 )
 from preflight.request import Request
 from preflight.saved import load, save
+from preflight_checks.probes.free_ports import FreePorts, free_ports
 from preflight_checks.probes.gpus import Gpu, Gpus, gpus
 from preflight_checks.probes.packages import Framework, Packages, packages
 from preflight_checks.smoke.smoke import master_endpoint_unusable, rank_did_not_finish
@@ -28,7 +30,7 @@ from reference_trainer import phases
 from reference_trainer.collective import RankReport
 from reference_trainer.oracle import Mismatch
 
-from .build import fact, fleet, job, one, plan, stand_ins, statuses
+from .build import claim, fact, fleet, job, one, plan, stand_ins, statuses
 
 JOB = job(nodes=2, processes_per_node=8, master_addr="node0", master_port=29501)
 ALL = (rank_did_not_finish, wrong_collective_result, ranks_disagree, master_endpoint_unusable)
@@ -85,6 +87,24 @@ def test_processes_that_stand_in_for_nodes_meet_on_loopback() -> None:
     local = Fleet(tuple(NodeRecord(Node(f"local{i}", i, "localhost")) for i in range(2)))
     requests = plan(rank_did_not_finish, JOB, local)
     assert {(r.params["master_addr"], r.params["interface"]) for r in requests} == {("127.0.0.1", "lo")}
+
+
+def found_free(*ports: int, of: str = "train") -> Facts:
+    return Facts((fact(free_ports, "local0", FreePorts(list(ports)), params={"count": 32, "job": of}),))
+
+
+def test_a_machine_that_plays_all_nodes_meets_at_a_free_port_where_the_files_name_none() -> None:
+    known = found_free(20001, 20002)
+    default = replace(claim("master_port", 29500, "torchrun --nnodes=2"), strength=Strength.DEFAULT)
+    c10d = job(rendezvous_backend="c10d", rendezvous_endpoint="node0")
+    for unnamed in (job(nodes=2), job([default], nodes=2, master_addr="node0"), c10d):
+        for nodes in (stand_ins(1), stand_ins(2)):
+            assert set(params(plan(rank_did_not_finish, unnamed, nodes, known), "master_port")) == {20001}
+    for named, port in ((JOB, 29501), (job(rendezvous_backend="c10d", rendezvous_endpoint="node0:4711"), 4711)):
+        assert set(params(plan(rank_did_not_finish, named, stand_ins(2), known), "master_port")) == {port}
+    assert set(params(plan(rank_did_not_finish, job(nodes=2), fleet(2), known), "master_port")) == {29500}
+    other = found_free(20001, of="another job of this run")
+    assert set(params(plan(rank_did_not_finish, job(nodes=2), stand_ins(2), other), "master_port")) == {29500}
 
 
 def test_a_node_that_gave_no_agent_stays_in_the_world() -> None:

@@ -11,7 +11,7 @@ from preflight.matrix import Cell
 from preflight.once import once
 from preflight.recording import Facts, Fleet, Node, NodeRecord, Observed, Seen
 from preflight.request import Request, probe_name
-from preflight_checks.demands import Endpoint, backends, endpoints, is_loopback, owner, stand_ins
+from preflight_checks.demands import Endpoint, backends, endpoints_on, is_loopback, owner, stand_ins
 from preflight_checks.network.interface_filter import chosen, dialled, nccl_default
 from preflight_checks.network.names import lookups
 from preflight_checks.probes.interfaces import Interface, interfaces
@@ -35,7 +35,7 @@ _AT_ONCE, _STAGGER_S = 64, 0.05
 def bound_by(job: Job, fleet: Fleet) -> dict[str, list[Endpoint]]:
     """The endpoints with a port that each node binds, by node name."""
     found: dict[str, list[Endpoint]] = {}
-    for endpoint in endpoints(job):
+    for endpoint in endpoints_on(job, fleet):
         node = owner(fleet, endpoint)
         if node is None and endpoint.kind in ("store", "rendezvous"):
             node = fleet.master

@@ -9,7 +9,9 @@ from preflight.judgement import Verdict, check, failed, not_applicable, passed, 
 from preflight.outcome import Evidence, Severity
 from preflight.recording import Facts, Fleet, Node, Seen, Unavailable
 from preflight.request import Request, probe_name
-from preflight_checks.demands import Endpoint, endpoints, fold, is_literal, owner, unreached
+from preflight_checks.demands import Endpoint, endpoints_on, fold, is_literal, owner, unreached
+from preflight_checks.network.local_ports import plan_free_ports
+from preflight_checks.probes.free_ports import free_ports
 from preflight_checks.probes.ports import PortState, bindable
 
 
@@ -20,7 +22,7 @@ def _binds(job: Job, fleet: Fleet) -> Iterator[tuple[Endpoint, Node, dict[str, o
     the address answers for it.
     """
     reached = set(fleet.reached)
-    for endpoint in endpoints(job):
+    for endpoint in endpoints_on(job, fleet):
         if not endpoint.port:
             continue
         node = owner(fleet, endpoint)
@@ -42,13 +44,14 @@ def _params(endpoint: Endpoint, host: str) -> dict[str, object]:
 def _plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     for endpoint, node, params in _binds(job, fleet):
         yield Request(probe_name(bindable), node.name, params, because=endpoint.claims, required=True)
+    yield from plan_free_ports(job, fleet)
 
 
 @check(
     "PRT011",
     "port-in-use",
     plan=_plan,
-    probes=(bindable,),
+    probes=(bindable, free_ports),
     cost="binds each port of the job for an instant",
     without_root="who holds a port is told only for one's own processes",
     severity=Severity.ERROR,
@@ -66,13 +69,13 @@ def port_in_use(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Fix: end the process that holds the port, or choose another port.
 
     Known limits: a port may be taken between this check and the launch; the process is shown only where /proc
-    lets us see it.
+    lets us see it. Where one machine plays several nodes, only ports that the job's files name are tried.
 
     Evidence: pytorch/pytorch#126510, pytorch/pytorch#85604, NVIDIA/Megatron-LM#343.
     """
     asked = list(_binds(job, fleet))
     silent = unreached(fleet)
-    if silent and any(endpoint.port for endpoint in endpoints(job)):
+    if silent and any(endpoint.port for endpoint in endpoints_on(job, fleet)):
         yield unknown(f"ports on {fold(silent)}", "blocked by NOD001")
     elif not asked:
         yield not_applicable("ports", "the job's files name no port that a reachable node binds")

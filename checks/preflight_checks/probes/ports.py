@@ -49,7 +49,7 @@ def bindable(params: Dict[str, Any]) -> PortState:
     if not 0 < port < 65536:
         return PortState(port, host, "other", "a port lies between 1 and 65535")
     try:
-        _bind(host, port)
+        bind(host, port)
     except OSError as error:
         problem = _PROBLEMS.get(error.errno or 0, "other")
         holders = list(holders_of(port)) if problem == "in-use" else []
@@ -60,7 +60,8 @@ def bindable(params: Dict[str, Any]) -> PortState:
 _PROBLEMS = {errno.EADDRINUSE: "in-use", errno.EADDRNOTAVAIL: "not-local", errno.EACCES: "denied"}
 
 
-def _bind(host: str, port: int) -> None:
+def bind(host: str, port: int) -> None:
+    """Listen there for an instant, as `bindable` says. Raises OSError."""
     if host:
         found = socket.getaddrinfo(host, port, socket.AF_UNSPEC, socket.SOCK_STREAM)[0]
         bound(found[0], found[4]).close()

@@ -8,15 +8,16 @@ given twice, a list in another order or a wrong number stays as it is, so that t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from preflight.job import Claim, Job, Known, Scope
 from preflight.job.hostname import split_endpoint
 from preflight.recording import Facts, Fleet, Node
 from preflight_checks.context.surroundings import bare, set_by_job
-from preflight_checks.demands import deciding, is_loopback, known_int, known_text, named, scopes
+from preflight_checks.demands import deciding, known_int, known_text, named, names_value, one_machine, scopes
 from preflight_checks.links.dialling import address_of
+from preflight_checks.network.local_ports import free_on
 from preflight_checks.servers.server_layout import layout
 
 SERVER, WORKER = "server", "worker"
@@ -64,7 +65,9 @@ def processes(job: Job, fleet: Fleet, facts: Facts) -> tuple[Process, ...] | str
     if isinstance(found, str):
         return found
     found = sorted(found, key=lambda process: process.kind != SERVER)
-    return tuple(_on_loopback(found) if _together(fleet) else found)
+    if one_machine(fleet):
+        found = _on_loopback(found, _named(job, facts), free_on(job, fleet, facts))
+    return tuple(found)
 
 
 # By what each node is given
@@ -286,25 +289,45 @@ def _count(job: Job, quantity: str) -> int | None:
 # Where one machine plays all nodes
 
 
-def _together(fleet: Fleet) -> bool:
-    return all(is_loopback(node.address or "-") for node in fleet.nodes)
+def _named(job: Job, facts: Facts) -> Callable[[str], bool]:
+    """Whether the files, or a node's environment, name the port of an endpoint."""
+    listed = {entry for scope in scopes(job) for entry in _list(job, "ps_server_endpoints", scope)}
+    own = {known_text(job, "ps_current_endpoint", scope) for scope in scopes(job)}
+    told = {
+        entry
+        for environment in bare(facts).values()
+        for entry in (
+            *_cut(_given(environment.variables, _SERVERS) or ""),
+            f"{environment.variables.get('POD_IP', '')}:{environment.variables.get('PADDLE_PORT', '')}",
+        )
+    }
+    hosts = {entry for name in ("pserver_hosts", "hosts") for entry in _first(job, name)}
+    # One number for all hosts, from which ports are counted up.
+    counted = any(names_value(claim) for claim in job.about("pserver_port"))
+    old = {host_of(entry) for entry in hosts} if counted and not listed else set()
+    return lambda endpoint: endpoint in listed | own | told | hosts or host_of(endpoint) in old
 
 
-def _on_loopback(found: Sequence[Process]) -> list[Process]:
+def _on_loopback(found: Sequence[Process], is_named: Callable[[str], bool], free: Sequence[int]) -> list[Process]:
     """The same processes on one machine: every endpoint becomes one of loopback, with a port that no other has.
 
-    Endpoints that were spelled alike stay alike, and lists that differ go on differing.
+    The first that names a port gets it. All others get ports that are free; where nobody knows any, they are counted
+    up. Endpoints that were spelled alike stay alike, and lists that differ go on differing.
     """
     spelled = dict.fromkeys(e for process in found for e in (*process.server_endpoints, process.endpoint) if e)
-    ports: set[int] = set()
-    renamed: dict[str, str] = {}
+    ports: dict[str, int] = {}
     for endpoint in spelled:
-        parts = split_endpoint(endpoint)
-        port = parts[1] if parts is not None and parts[1] else SERVER_PORT
-        while port in ports:
-            port += 1
-        ports.add(port)
-        renamed[endpoint] = f"127.0.0.1:{port}"
+        port = _port(endpoint)
+        if port and is_named(endpoint) and port not in ports.values():
+            ports[endpoint] = port
+    left = iter([port for port in free if port not in ports.values()])
+    for endpoint in spelled:
+        if endpoint not in ports:
+            port = next(left, 0) or _port(endpoint) or SERVER_PORT
+            while port in ports.values():
+                port += 1
+            ports[endpoint] = port
+    renamed = {endpoint: f"127.0.0.1:{port}" for endpoint, port in ports.items()}
     return [
         replace(
             process,
@@ -313,3 +336,8 @@ def _on_loopback(found: Sequence[Process]) -> list[Process]:
         )
         for process in found
     ]
+
+
+def _port(endpoint: str) -> int:
+    parts = split_endpoint(endpoint)
+    return (parts[1] or 0) if parts is not None else 0

@@ -175,13 +175,13 @@ def master_endpoint_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
         dialled = [e for e in run.events if e.data.get("event") == "dial" and e.data.get("result") == "open"]
         if run.complete or len({e.request_key for e in dialled}) == len(run.records):
             meeting = plan_of(job, fleet, facts).meeting
-            yield passed(f"master endpoint: {meeting.host}:{meeting.port} reached by {count(len(run.records))}")
+            yield passed(f"master endpoint: {meeting.spelling} reached by {count(len(run.records))}")
         else:
             yield unknown("master endpoint", "blocked by SMK001: not all ranks came so far")
         return
     plan = plan_of(job, fleet, facts)
     yield failed(
-        f"master endpoint {plan.meeting.host}:{plan.meeting.port}",
+        f"master endpoint {plan.meeting.spelling}",
         f"{blamed.because} ({plan.meeting.source})",
         at=Evidence(FACT, blamed.because, "every rank opens the master's port", node=blamed.node, at_s=blamed.since_s),
         also=run.claims,

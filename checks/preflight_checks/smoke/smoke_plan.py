@@ -20,6 +20,8 @@ from preflight_checks.demands import (
 )
 from preflight_checks.links.dialling import address_of
 from preflight_checks.network.interface_filter import chosen
+from preflight_checks.network.local_ports import free_on
+from preflight_checks.probes.free_ports import free_ports
 from preflight_checks.probes.gpus import gpus
 from preflight_checks.probes.interfaces import Interface, interfaces
 from preflight_checks.probes.limits import limits
@@ -31,7 +33,7 @@ from preflight_checks.smoke.smoke_size import ranks_per_node, sharding_claims
 from reference_trainer.collective import rank as run_rank
 
 #: What of the nodes has to be known to plan a run, and to judge it.
-READS = (gpus, packages, limits, interfaces, resolve)
+READS = (gpus, packages, limits, interfaces, resolve, free_ports)
 #: Steps of exact and of DDP training; ten keep the comparison with one process within its tolerance.
 STEPS = 10
 #: The stage has a budget of its own; a rank must not outlive it.
@@ -42,13 +44,20 @@ DEADLINE_S = 60.0
 class Meeting:
     """Where the ranks meet and who says so.
 
-    `source` says for people whether the endpoint is the job's own or a substitute, and for what.
+    `source` says for people whether the endpoint is the job's own or a substitute, and for what. With `free` any port
+    would do, and the next run takes another.
     """
 
     host: str
     port: int
     source: str
     claims: tuple[Claim, ...] = ()
+    free: bool = False
+
+    @property
+    def spelling(self) -> str:
+        """The endpoint as it is called in every run of the job alike."""
+        return f"{self.host}, a free port" if self.free else f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,18 +163,30 @@ def _meeting(job: Job, fleet: Fleet, facts: Facts) -> Meeting:
     master = fleet.nodes[0]
     endpoint = _endpoint(job)
     claims = endpoint.claims if endpoint is not None else ()
-    port = endpoint.port if endpoint is not None and endpoint.port else MASTER_PORT
-    port_source = "the job's port" if endpoint is not None and endpoint.port else "torch's default port"
+    port, port_source, free = _port(job, fleet, facts, endpoint)
     if stand_ins(fleet):
-        return Meeting("127.0.0.1", port, f"loopback, since all nodes are this machine, and {port_source}", claims)
+        return Meeting(
+            "127.0.0.1", port, f"loopback, since all nodes are this machine, and {port_source}", claims, free
+        )
     if endpoint is not None and endpoint.host:
         at = owner(fleet, endpoint)
         if len(fleet.nodes) == 1 or not is_loopback(endpoint.host):
             if at is None or at.name == master.name:
-                return Meeting(endpoint.host, port, f"{endpoint.what} as the job spells it", claims)
+                return Meeting(endpoint.host, port, f"{endpoint.what} as the job spells it", claims, free)
             substitute = f"the job's {endpoint.host} is {at.name}, which does not run rank 0 here"
-            return Meeting(address_of(job, master, facts), port, f"{substitute}; rank 0's node instead", claims)
-    return Meeting(address_of(job, master, facts), port, f"the address of rank 0's node and {port_source}", claims)
+            return Meeting(address_of(job, master, facts), port, f"{substitute}; rank 0's node instead", claims, free)
+    source = f"the address of rank 0's node and {port_source}"
+    return Meeting(address_of(job, master, facts), port, source, claims, free)
+
+
+def _port(job: Job, fleet: Fleet, facts: Facts, endpoint: Endpoint | None) -> tuple[int, str, bool]:
+    """The port that the files name; else one that is free where one machine plays all nodes; else the default."""
+    given = endpoint.port if endpoint is not None else 0
+    named = endpoint is not None and endpoint.named
+    free = free_on(job, fleet, facts) if not (given and named) else ()
+    if free:
+        return free[0], "a port that is free there", True
+    return (given, "the job's port", False) if given else (MASTER_PORT, "torch's default port", False)
 
 
 def _endpoint(job: Job) -> Endpoint | None:

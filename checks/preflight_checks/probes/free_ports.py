@@ -1,0 +1,62 @@
+"""Ports that nobody listens on at this node, and that the kernel gives to no outgoing connection."""
+
+from __future__ import annotations
+
+import random
+
+from preflight.node.cheap import cheap
+from preflight.node.record import ANNOTATED, dataclass, field
+from preflight.node.wire import ProbeUnavailable
+from preflight_checks.probes.kernel_network import KernelNetwork, kernel_network, reserved
+from preflight_checks.probes.ports import bind
+
+if ANNOTATED:
+    from typing import Any, Dict, List
+
+#: Below it are the ports of well-known services, above it only the ephemeral range is likely to be in use.
+FIRST, LAST = 10000, 65535
+#: So many are tried for each that is wanted.
+_TRIES = 8
+
+
+@dataclass(frozen=True)
+class FreePorts:
+    """Ports that could be bound a moment ago, in no order: two who ask at once get different ones."""
+
+    ports: List[int] = field(default_factory=list)
+
+
+@cheap("kernel")
+def free_ports(params: Dict[str, Any]) -> FreePorts:
+    """`params["count"]` such ports, or fewer where not so many are found; each is bound for an instant.
+
+    Raises ProbeUnavailable where none is found.
+    """
+    count = int(params["count"])
+    try:
+        network = kernel_network({})
+    except ProbeUnavailable:
+        network = KernelNetwork()
+    known = candidates(network)
+    found = []  # type: List[int]
+    for port in random.sample(known, min(len(known), _TRIES * count)):
+        try:
+            bind("", port)
+        except OSError:
+            continue
+        found.append(port)
+        if len(found) == count:
+            break
+    if not found:
+        raise ProbeUnavailable("missing", "no free port was found between %d and %d" % (FIRST, LAST))
+    return FreePorts(found)
+
+
+def candidates(network: KernelNetwork) -> List[int]:
+    """Ports below the ephemeral range, where that leaves few all outside of it, else all; none that is reserved."""
+    kept = set(reserved(network.reserved_ports))
+    every = [port for port in range(FIRST, LAST + 1) if port not in kept]
+    first, last = network.first_port or LAST + 1, network.last_port or LAST + 1
+    below = [port for port in every if port < first]
+    outside = [port for port in every if not first <= port <= last]
+    return next((some for some in (below, outside) if len(some) >= 1000), every)
