@@ -82,7 +82,11 @@ class Client:
         self._drill = drill
         self._wait = wait
         self._tables = told.plan.tables
+        #: Rows of each table that each server takes at once.
+        self._capacities = [[told.capacity(s, t) for t in range(len(self._tables))] for s in range(len(channels))]
         self._alive_s = 0.0
+        #: No server has anything of this worker yet.
+        self._all_begin = True
         #: What queued frames point to.
         self._kept: List[Any] = []
         for server in self.servers:
@@ -146,7 +150,7 @@ class Client:
         for server in self._concerned():
             mine = rows.mine[server.index][0]
             count = int(mine.numel())
-            if count > self.told.capacity(server.index, table):
+            if count > self._capacities[server.index][table]:
                 raise ValueError("%d rows of table %s at once are too many" % (count, self._tables[table].name))
             header = Header(frames.LOOKUP, 0, self.index, clock, table, count, count * 8, self.phase)
             server.channel.queue([memoryview(frames.encode(header)), *bytes_of(mine)])
@@ -273,6 +277,7 @@ class Client:
 
     def take_place(self, worker: int) -> Tuple[int, int]:
         """Become `worker` at every server; returns the phase and clock from which on something is missing."""
+        self._all_begin = False
         for server in self.servers:
             server.channel.send(Header(frames.TAKEOVER, 0, worker))
         for server in self.servers:
@@ -289,6 +294,8 @@ class Client:
 
     def _concerned(self) -> List[Server]:
         """The servers that have not left this phase behind already (some may have, when a spare worker comes in)."""
+        if self._all_begin:
+            return self.servers
         return [server for server in self.servers if server.has_phase <= self.phase]
 
     def _reply(self, server: Server, shard: int, size: int) -> None:

@@ -15,7 +15,9 @@ from typing import Union
 MAGIC = b"PFps"
 VERSION = 1
 _HEADER = struct.Struct("<4sBBHIqIIQII")
-_BODY_BYTES = _HEADER.size - 4
+_BODY = struct.Struct("<4sBBHIqIIQI")
+_CRC = struct.Struct("<I")
+_BODY_BYTES = _BODY.size
 HEADER_BYTES = _HEADER.size
 
 #: Meeting: the server's challenge, the worker's answer with its own, the server's answer.
@@ -102,7 +104,7 @@ class Header:
 
 def encode(header: Header) -> bytes:
     """The 44 bytes of a header."""
-    body = _HEADER.pack(
+    body = _BODY.pack(
         MAGIC,
         VERSION,
         header.op,
@@ -113,9 +115,8 @@ def encode(header: Header) -> bytes:
         header.count,
         header.bytes,
         header.phase,
-        0,
-    )[:_BODY_BYTES]
-    return body + zlib.crc32(body).to_bytes(4, "little")
+    )
+    return body + _CRC.pack(zlib.crc32(body))
 
 
 def decode(data: Union[bytes, bytearray, memoryview]) -> Header:

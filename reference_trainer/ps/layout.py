@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from reference_trainer.ps.client import Server
 from reference_trainer.ps.memory import bytes_of
@@ -26,23 +26,36 @@ class Layout:
         self._pieces = [(p.shape, sorted(pieces[p.name])) for p in plan.dense]
         places = {p.name: place for place, p in enumerate(plan.dense)}
         #: For each shard of each server what it is made of, in order: (place of the parameter, begin, size, offset).
-        self._made_of = [
+        made_of = [
             [
                 [(places[s.block.parameter], s.block.begin, s.block.elements, s.offset) for s in shard.pieces]
                 for shard in shards
             ]
             for shards in plan.shards
         ]
+        self._sizes = [p.elements for p in plan.dense]
+        self._sent = [[self._runs(pieces) for pieces in shards] for shards in made_of]
+        #: The servers whose memory `gather` looked at last, and where in it everything lies.
+        self._seen: Optional[Sequence[Server]] = None
+        self._pulled: List[List[Any]] = []
+        self._whole: List[Any] = []
 
     def gather(self, servers: Sequence[Server]) -> List[Any]:
         """Every parameter as it was pulled last. One that lies on one server in one piece is not copied."""
         import torch
 
-        found: List[Any] = []
-        for shape, pieces in self._pieces:
-            parts = [servers[server].pulled.tensor[offset : offset + size] for _, size, server, offset in pieces]
-            found.append((parts[0] if len(parts) == 1 else torch.cat(parts)).view(shape))
-        return found
+        if self._seen is not servers:
+            # Slicing costs more than it looks: what lies where is sliced once.
+            self._seen = servers
+            self._pulled = [[servers[s].pulled.tensor[o : o + n] for _, n, s, o in found] for _, found in self._pieces]
+            self._whole = [
+                parts[0].view(shape) if len(parts) == 1 else None
+                for (shape, _), parts in zip(self._pieces, self._pulled)
+            ]
+        return [
+            torch.cat(parts).view(shape) if whole is None else whole
+            for whole, parts, (shape, _) in zip(self._whole, self._pulled, self._pieces)
+        ]
 
     def scatter(self, values: Sequence[Any], servers: Sequence[Server]) -> None:
         """Put a value for every parameter (a gradient, a difference) where it is pushed from."""
@@ -55,26 +68,40 @@ class Layout:
 
     def lend(self, values: Sequence[Any], servers: Sequence[Server]) -> List[Any]:
         """The same, but large values are sent from where they lie. Keep what is returned until they were sent."""
+        import torch
+
         flat = [value.detach().reshape(-1).cpu() for value in values]
-        views = [bytes_of(tensor) for tensor in flat]
-        for server, shards in zip(servers, self._made_of):
-            for number, pieces in enumerate(shards):
+        for server, shards in zip(servers, self._sent):
+            for number, runs in enumerate(shards):
                 parts: List[memoryview] = []
-                copied, begins = 0, 0
-                for place, begin, size, offset in pieces:
-                    if size >= _LEAST_LENT:
-                        if copied:
-                            parts.append(server.pushed.bytes_of(begins, copied))
-                            copied = 0
-                        parts.append(views[place][0][4 * begin : 4 * (begin + size)])
+                for offset, size, pieces in runs:
+                    if len(pieces) == 1:
+                        parts += bytes_of(self._piece(flat, pieces[0]))
                         continue
-                    begins = begins if copied else offset
-                    copied += size
-                    server.pushed.tensor[offset : offset + size].copy_(flat[place][begin : begin + size])
-                if copied:
-                    parts.append(server.pushed.bytes_of(begins, copied))
+                    torch.cat(
+                        [self._piece(flat, piece) for piece in pieces], out=server.pushed.tensor[offset : offset + size]
+                    )
+                    parts.append(server.pushed.bytes_of(offset, size))
                 server.outgoing[number] = parts
         return flat
+
+    def _piece(self, flat: Sequence[Any], piece: Tuple[int, int, int]) -> Any:
+        place, begin, size = piece
+        return flat[place] if size == self._sizes[place] else flat[place][begin : begin + size]
+
+    @staticmethod
+    def _runs(pieces: Sequence[Tuple[int, int, int, int]]) -> List[Tuple[int, int, List[Tuple[int, int, int]]]]:
+        """What is sent together: one large piece from where it lies, or small ones that are copied: offset and size."""
+        runs: List[Tuple[int, int, List[Tuple[int, int, int]]]] = []
+        small = False
+        for place, begin, size, offset in pieces:
+            if small and size < _LEAST_LENT:
+                begins, length, run = runs[-1]
+                runs[-1] = (begins, length + size, [*run, (place, begin, size)])
+            else:
+                runs.append((offset, size, [(place, begin, size)]))
+            small = size < _LEAST_LENT
+        return runs
 
 
 def digest(tensors: Sequence[Any]) -> str:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import time
-from typing import ContextManager, List, Optional, Sequence
+from typing import Any, Callable, List, Optional, Sequence
 
 from reference_trainer.ps import clocks, frames, places, settings
 from reference_trainer.ps.channel import PeerError
 from reference_trainer.ps.clocks import Ended
 from reference_trainer.ps.frames import Header
 from reference_trainer.ps.hosting import Guest, Hosting
-from reference_trainer.ps.turns import Apart, NoTurn
+from reference_trainer.ps.turns import Apart
 
 _SCRAP_BYTES = 1 << 20
 _IDLE_S = 1.0
 #: What is larger is worth a processor of its own.
 _LARGE_BYTES = 1 << 20
-_IN_TURN = Apart(NoTurn())
 
 
 class Service:
@@ -34,6 +33,14 @@ class Service:
         self._tables = len(host.told.plan.tables)
         self._shards = host.told.plan.shards[host.told.index]
         self._parts = max(1, self._tables + len(self._shards))
+        told = host.told
+        self._widths = [table.width for table in told.plan.tables]
+        self._capacities = [told.capacity(told.index, table) for table in range(self._tables)]
+        #: Nobody ever waits for others before reading.
+        self._free = told.mode in (clocks.ASYNC, clocks.GEO)
+        self._sync = told.mode == clocks.SYNC
+        #: What holds for a whole phase, and for which: pushes of each worker, and what they are multiplied with.
+        self._phase, self._rounds, self._factor = -1, 0, 0.0
         self._channel.turn = host.turn
         #: Around waits, and around what is large: the others go on meanwhile.
         self._apart = Apart(host.turn)
@@ -118,6 +125,12 @@ class Service:
         self._guest.busy_since = 0.0
         host.moved()
 
+    def _look(self) -> None:
+        """Have what holds for the present phase at hand: every part of every push asks for it."""
+        host = self._host
+        if host.clocks.phase != self._phase:
+            self._phase, self._rounds, self._factor = host.clocks.phase, host.told.rounds(host.steps), host.factor
+
     def _push(self, header: Header) -> None:
         host = self._host
         if header.shard >= max(1, len(self._shards)):
@@ -132,17 +145,15 @@ class Service:
                 shard = self._shards[header.shard]
                 self._channel.take(slot.view(shard))
                 host.check_push(self._guest.index, header.clock, shard)
-                if host.told.mode != clocks.SYNC:
-                    factor = host.factor * self._times(header)
-                    with self._turn_for(shard.bytes):
-                        host.store.apply(shard, slot.part(shard), factor)
+                if not self._sync:
+                    self._work(shard.bytes, host.store.apply, shard, slot.part(shard), self._factor_of(header))
             self._finished(header, part)
 
     def _update(self, header: Header) -> None:
         host = self._host
         table = header.shard
         self._check_table(table, header)
-        width = host.told.plan.tables[table].width
+        width = self._widths[table]
         same = header.flags & frames.SAME_ROWS
         if header.bytes != header.count * (4 * width + (0 if same else 8)):
             raise self._confused("updated %d rows of %d numbers with %d bytes" % (header.count, width, header.bytes))
@@ -159,32 +170,33 @@ class Service:
             slot.held[table] = header.count
             if not same:
                 self._check_rows(slot.rows_held(table), table)
-            if host.told.mode != clocks.SYNC:
-                factor = host.factor * self._times(header)
-                with self._turn_for(header.bytes):
-                    host.store.apply_rows(table, slot.rows_held(table), slot.row_part(table), factor)
+            if not self._sync:
+                held, numbers = slot.rows_held(table), slot.row_part(table)
+                self._work(header.bytes, host.store.apply_rows, table, held, numbers, self._factor_of(header))
             self._finished(header, table)
 
     def _begins(self, header: Header, part: int) -> bool:
         """Whether this part of a push is to be taken; otherwise its payload is read and dropped."""
         host, worker = self._host, self._worker()
         state = host.clocks
-        if header.clock >= host.told.rounds(host.steps):
-            raise self._confused("sent push %d; there are %d" % (header.clock, host.told.rounds(host.steps)))
+        self._look()
+        if header.clock >= self._rounds:
+            raise self._confused("sent push %d; there are %d" % (header.clock, self._rounds))
         if header.clock < state.clock[worker]:
             if part == 0 or part == self._parts - 1:
                 self._note(header.clock, "came twice; the second was not applied", part)
             return self._drop(header)
         if header.clock > state.clock[worker]:
             self._skip_to(header.clock)
-        if host.told.mode == clocks.SYNC:
+        if self._sync:
             with self._apart:
                 self._guest.waited_s += state.await_room(worker, header.clock, self._tell)
         if part < state.parts[worker]:
             if self._done_before[0] != header.clock or part >= self._done_before[1]:
                 self._note(header.clock, "came twice; the second was not applied", part)
             return self._drop(header)
-        self._lacking(header.clock, part)
+        if part > state.parts[worker]:
+            self._lacking(header.clock, part)
         return True
 
     def _finished(self, header: Header, part: int) -> None:
@@ -193,7 +205,8 @@ class Service:
         if header.flags & frames.LAST:
             self._guest.pushes += 1
             state.pushed(worker, header.clock)
-            self._after_push(header.clock)
+            if self._host.drill.kind:
+                self._after_push(header.clock)
 
     def _after_push(self, clock: int) -> None:
         host = self._host
@@ -203,10 +216,11 @@ class Service:
             host.drill.flip(host.store.part(shard))
         host.drill.before_step(host.clocks.phase, clock)
 
-    def _times(self, header: Header) -> float:
-        """How often a part is applied: once, but for the drill."""
+    def _factor_of(self, header: Header) -> float:
+        """What a part is multiplied with; it is applied once, but for the drill."""
         host = self._host
-        return 2.0 if host.drill.due("double", host.clocks.phase, header.clock) else 1.0
+        twice = host.drill.kind and host.drill.due("double", host.clocks.phase, header.clock)
+        return 2.0 * self._factor if twice else self._factor
 
     def _lacking(self, clock: int, part: int) -> None:
         """Parts before `part` never came: note them, and let them count for nothing."""
@@ -259,7 +273,7 @@ class Service:
         if phase in (settings.EXACT, settings.TRAINING):
             self._await_read(clock)
         # Nobody writes while workers of a synchronous round read, nor between the phases.
-        quiet = host.told.mode == clocks.SYNC or host.told.workers == 1 or phase in (settings.EXACT_READ, settings.READ)
+        quiet = self._sync or host.told.workers == 1 or phase in (settings.EXACT_READ, settings.READ)
         slot = host.slots[worker]
         parts: List[memoryview] = []
         for shard in self._shards:
@@ -268,8 +282,7 @@ class Service:
             if quiet and host.store.on_host:
                 parts.append(host.store.view(shard))
                 continue
-            with self._turn_for(shard.bytes):
-                host.store.read(shard, slot.outgoing.tensor[: shard.elements])
+            self._work(shard.bytes, host.store.read, shard, slot.outgoing.tensor[: shard.elements])
             parts.append(slot.outgoing.bytes_of(0, shard.elements))
             if shard.number + 1 < len(self._shards):
                 # The next shard is copied to the same place.
@@ -297,18 +310,21 @@ class Service:
         phase = host.clocks.phase
         if phase in (settings.EXACT, settings.TRAINING):
             self._await_read(header.clock)
-        width = host.told.plan.tables[table].width
+        width = self._widths[table]
         out = slot.outgoing_rows[table]
         size = header.count * width * 4
-        with self._turn_for(size):
-            host.store.read_rows(table, wanted, out.tensor[: header.count * width].view(header.count, width))
+        into = out.tensor[: header.count * width].view(header.count, width)
+        self._work(size, host.store.read_rows, table, wanted, into)
         reply = Header(frames.DATA, 0, worker, header.clock, table, header.count, size, phase)
         self._channel.queue([memoryview(frames.encode(reply)), out.bytes_of(0, header.count * width)])
 
     def _await_read(self, clock: int) -> None:
-        host = self._host
-        with _IN_TURN if host.told.mode in (clocks.ASYNC, clocks.GEO) else self._apart:
-            self._guest.waited_s += host.clocks.await_read(self._worker(), clock, self._tell)
+        state, worker = self._host.clocks, self._worker()
+        if self._free:
+            state.await_read(worker, clock, self._tell)
+            return
+        with self._apart:
+            self._guest.waited_s += state.await_read(worker, clock, self._tell)
 
     def _arrived_at(self, clock: int) -> None:
         """A worker that asks for weights at `clock` has sent all pushes before it."""
@@ -327,10 +343,13 @@ class Service:
             self._guest.waited_s += state.barrier(worker, header.phase, self._tell, host.advance)
         self._channel.send(Header(frames.DATA, 0, worker, 0, phase=header.phase + 1))
 
-    def _turn_for(self, size: int) -> ContextManager[None]:
+    def _work(self, size: int, work: Callable[..., None], *given: Any) -> None:
         """Work on so many bytes: in turn, or beside the others."""
-        large = size > _LARGE_BYTES or not self._host.store.on_host
-        return self._apart if large else _IN_TURN
+        if size <= _LARGE_BYTES and self._host.store.on_host:
+            work(*given)
+            return
+        with self._apart:
+            work(*given)
 
     def _take_place(self, worker: int) -> None:
         """This spare worker is worker `worker` from now on."""
@@ -355,7 +374,7 @@ class Service:
     def _check_table(self, table: int, header: Header) -> None:
         if table >= self._tables:
             raise self._confused("speaks of table %d of %d" % (table, self._tables))
-        most = self._host.told.capacity(self._host.told.index, table)
+        most = self._capacities[table]
         if header.count > most:
             raise self._confused("speaks of %d rows of a table; at most %d are taken" % (header.count, most))
 

@@ -170,8 +170,9 @@ class Stepping:
         client.receive_dense()
         asked = self._distinct(first)
         self._ask(asked, first)
+        following = self._distinct(first + 1)
         values = self._answers(asked)
-        waited = 0.0
+        waited = prepared_s = 0.0
         lent: List[Any] = []
         for step in range(first, told.steps):
             self._before("step %d", step)
@@ -186,7 +187,6 @@ class Stepping:
             last = step + 1 == told.steps
             rows = [part for part, _ in asked]
             # The next rows are asked for in the same breath: one message up and one down for each step.
-            following = [] if last else self._distinct(step + 1)
             client.push(step, rows, row_gradients, pull=not last)
             in_passing = all(part.rows.numel() <= _ROWS_IN_PASSING for part, _ in following)
             if in_passing:
@@ -196,22 +196,31 @@ class Stepping:
             pushed = time.monotonic()
             done.losses.append(loss)
             done.pull_s.append(waited)
-            done.compute_s.append(computed - began)
+            done.compute_s.append(computed - began + prepared_s)
             done.push_s.append(pushed - computed)
+            # While the servers work.
+            later = self._distinct(step + 2)
+            prepared = time.monotonic()
+            prepared_s = prepared - pushed
             if not last:
-                asked = following
+                asked, following = following, later
                 client.receive_dense()
                 if not in_passing:
                     self._ask(asked, step + 1)
                 values = self._answers(asked)
-            waited = time.monotonic() - pushed
+            waited = time.monotonic() - prepared
             client.patience.note(time.monotonic() - began)
             self._after()
         return done
 
     def _distinct(self, step: int) -> List[Any]:
-        """De-duplicate the rows of a step; for each table the distinct ones and where each occurrence finds its own."""
-        asked = []
+        """De-duplicate the rows of a step; for each table the distinct ones and where each occurrence finds its own.
+
+        Behind the last step there are none.
+        """
+        asked: List[Any] = []
+        if step >= self._told.steps:
+            return asked
         for table in range(len(self._told.plan.tables)):
             rows, inverse, _ = deduplicated(self._told.task.ids(table, self._client.index, step))
             asked.append((Rows(rows, self._told.servers), inverse))
