@@ -64,6 +64,11 @@ class Clocks:
                 self.ended = why
             self.changed.notify_all()
 
+    def await_end(self, limit_s: float) -> None:
+        """Wait until somebody says why the run ends, at most so long."""
+        with self.changed:
+            self.changed.wait_for(lambda: self.ended is not None, limit_s)
+
     def note(self, violation: str) -> None:
         """Keep a violation of the protocol's own rules for the report."""
         with self.changed:

@@ -14,6 +14,7 @@ from reference_trainer.ps.turns import Apart
 
 _SCRAP_BYTES = 1 << 20
 _IDLE_S = 1.0
+_MOMENT_S = 0.3
 #: What is larger is worth a processor of its own.
 _LARGE_BYTES = 1 << 20
 
@@ -81,6 +82,8 @@ class Service:
         if host.over.is_set() or guest.left:
             return
         if error.kind == "ended":
+            # Another server may have told it of a loss that this one hears of in a moment: that is the reason then.
+            host.clocks.await_end(_MOMENT_S)
             text = error.text
         elif error.kind == "silent":
             text = "%s has said nothing for %.1f s: it is stopped or stuck" % (guest.name(), self._channel.limit_s)
