@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,20 +12,16 @@ from typing import Any
 
 import pytest
 
+from tests.ports import free_port
+
 ROOT = Path(__file__).parents[2]
 Ranks = Callable[..., list[dict[str, Any]]]
 
 
-@pytest.fixture
-def free_port() -> int:
+@pytest.fixture(name="free_port")
+def afree_port() -> int:
     """A port that nobody listens on now."""
-    return _free_port()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return free_port()
 
 
 @pytest.fixture(scope="session")
@@ -48,7 +43,7 @@ def ranks() -> Iterator[Ranks]:
         params = {
             "local_world_size": world_size,
             "master_addr": "127.0.0.1",
-            "master_port": _free_port(),
+            "master_port": free_port(),
             "backend": "gloo",
             "interface": "lo",
             "steps": steps,

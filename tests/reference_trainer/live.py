@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -33,7 +32,6 @@ __all__ = [
     "TOLD_WITHIN_S",
     "Strike",
     "Trial",
-    "free_ports",
     "in_time",
     "live",
 ]
@@ -104,18 +102,6 @@ def in_time(took_s: float, within_s: float) -> bool:
     """Whether it took no longer than it may, which is a little more while the machine is busy."""
     busy = os.getloadavg()[0] > _BUSY * len(os.sched_getaffinity(0))
     return took_s < (_WHILE_BUSY_S[within_s] if busy else within_s)
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now."""
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
 
 
 def live(

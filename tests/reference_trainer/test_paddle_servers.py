@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ import pytest
 
 from reference_trainer import phases, training
 from reference_trainer.paddle.way import LOST
+from tests.ports import free_ports
 
 pytestmark = pytest.mark.smoke
 
@@ -31,7 +31,7 @@ class Run:
         interpreter = ROOT / ".venv" / "paddle" / version / "bin" / "python"
         if not interpreter.exists():
             pytest.skip(f"no paddlepaddle {version} in .venv/paddle (make test installs it)")
-        endpoints = [f"127.0.0.1:{port}" for port in _free_ports(servers)]
+        endpoints = [f"127.0.0.1:{port}" for port in free_ports(servers)]
         self.processes: list[subprocess.Popen[bytes]] = []
         self.servers = servers
         for number in range(servers + workers):
@@ -68,17 +68,6 @@ class Run:
         for process in self.processes:
             process.kill()
             process.wait()
-
-
-def _free_ports(count: int) -> list[int]:
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
 
 
 @pytest.fixture

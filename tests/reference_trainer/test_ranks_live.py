@@ -13,6 +13,7 @@ import pytest
 from preflight.request import Request, probe_name
 from reference_trainer import phases
 from reference_trainer.collective import rank as run_rank
+from tests.ports import free_ports
 from tests.reference_trainer.live import (
     DEAD_WITHIN_S,
     LAUNCHED,
@@ -21,7 +22,6 @@ from tests.reference_trainer.live import (
     TOLD_WITHIN_S,
     Strike,
     Trial,
-    free_ports,
     in_time,
     live,
 )

@@ -17,6 +17,7 @@ from preflight.request import Request
 from preflight_checks.smoke.server_plan import plan_servers
 from reference_trainer import phases
 from tests.checks.build import job, stand_ins
+from tests.ports import free_ports
 from tests.reference_trainer.live import (
     DEAD_WITHIN_S,
     LAUNCHED,
@@ -25,7 +26,6 @@ from tests.reference_trainer.live import (
     TOLD_WITHIN_S,
     Strike,
     Trial,
-    free_ports,
     in_time,
     live,
 )

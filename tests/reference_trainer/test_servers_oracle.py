@@ -19,7 +19,8 @@ from preflight_checks.smoke.server_results import (
     wrong_server_result,
 )
 from tests.checks.build import job, stand_ins
-from tests.reference_trainer.live import Trial, free_ports, live
+from tests.ports import free_ports
+from tests.reference_trainer.live import Trial, live
 
 pytestmark = [pytest.mark.smoke, pytest.mark.slow]
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 #: Far above what anything here takes, on a machine that is busy.
@@ -21,9 +22,7 @@ pytestmark = pytest.mark.smoke
 
 @pytest.fixture
 def port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return free_port()
 
 
 def smoke(folder: Path, script: str, *options: str, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -20,8 +20,9 @@ from preflight_checks.probes.link_wire import (
     waited_s,
     words_of,
 )
+from tests.ports import free_port
 
-from .test_links import fake, free_port, greeted, listening, stranger
+from .test_links import fake, greeted, listening, stranger
 
 
 def test_both_directions_are_measured_within_their_bounds() -> None:

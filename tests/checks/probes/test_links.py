@@ -16,6 +16,7 @@ from preflight_checks.probes.link_listener import listen
 from preflight_checks.probes.link_wire import FRAME, HELLO_BYTES, PAYLOAD, SEEN_BYTES, hello, receive, welcome
 from preflight_checks.probes.links import BULK_BYTES, Target, dial
 from preflight_checks.probes.names import Lookup
+from tests.ports import free_port
 
 TOKEN = "0" * 32
 
@@ -59,12 +60,6 @@ def stranger(serve: Callable[[socket.socket], None] | None, buffer_bytes: int = 
 
             threading.Thread(target=run, daemon=True).start()
         yield listener.getsockname()[1]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def fake(port: int) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.ports import free_ports
 
 ROOT = Path(__file__).parents[3]
 
@@ -39,17 +40,6 @@ class Answers:
 
 
 Parts = Callable[..., Answers]
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now, chosen by the system, all different."""
-    holders = [socket.socket() for _ in range(count)]
-    for holder in holders:
-        holder.bind(("127.0.0.1", 0))
-    ports = [int(holder.getsockname()[1]) for holder in holders]
-    for holder in holders:
-        holder.close()
-    return ports
 
 
 @pytest.fixture(scope="session")

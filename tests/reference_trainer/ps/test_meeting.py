@@ -15,7 +15,8 @@ from reference_trainer import phases
 from reference_trainer.ps import frames, greeting
 from reference_trainer.ps.channel import Channel, PeerError
 from reference_trainer.ps.frames import Header
-from tests.reference_trainer.ps.conftest import Answers, free_ports
+from tests.ports import free_ports
+from tests.reference_trainer.ps.conftest import Answers
 
 pytestmark = pytest.mark.smoke
 
