@@ -320,7 +320,8 @@ def test_no_mutation_makes_a_source_raise_or_point_outside_its_file(name: str, d
 
 @EACH
 def test_time_grows_with_the_size_and_not_with_its_square(name: str) -> None:
-    def took(characters: int) -> float:
+    def took(characters: int, enough_s: float = 0.0) -> float:
+        """The best of three times, or the first that is good enough."""
         text, best = SAMPLES[name].large(characters), 1e9
         gc.collect()
         # What other tests left in this process would be looked over again and again.
@@ -330,10 +331,13 @@ def test_time_grows_with_the_size_and_not_with_its_square(name: str) -> None:
                 began = time.process_time()
                 read(name, text)
                 best = min(best, time.process_time() - began)
+                if best < enough_s:
+                    break
         finally:
             gc.enable()
         return best
 
-    small, large = took(50_000), took(400_000)
+    small = took(50_000)
     # Eight times the size: linear is 8, quadratic 64; what does not grow at all is allowed for as well.
-    assert large < 24 * small + 0.1, (small, large)
+    most = 24 * small + 0.1
+    assert took(400_000, most) < most, small

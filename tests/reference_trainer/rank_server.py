@@ -13,13 +13,15 @@ from dataclasses import asdict
 import torch
 import torch.distributed as dist
 
-from reference_trainer import collective
+from reference_trainer import collective, pace
 
 
 def main() -> None:
     """Answer requests until standard input ends."""
     torch.set_num_threads(1)
     torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    # So that a median stands control groups, which hold none of these back, a rank computes by itself for a second.
+    pace.STEPS = 2
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     for line in sys.stdin:
