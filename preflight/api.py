@@ -25,6 +25,7 @@ from preflight.selecting import broken_for, checks_for, configured, plugins, rul
 from preflight.wish import hold_to_servers, job_of
 
 if TYPE_CHECKING:
+    from preflight.brief import Brief, Read
     from preflight.cache import Cache
     from preflight.config_file import Choices, Chosen
     from preflight.diagnosis.model import Diagnosis, Pointer
@@ -140,11 +141,15 @@ def check(
         UsageError: the paths hold no job or more than MOST_JOBS, the nodes cannot be told, or `configuration` names
             an unknown check.
     """
-    wanted = configured(configuration, (*rules_for(configuration), *checks_for(configuration)))
-    jobs = _few(jobs_in(paths, root=root, exclude=wanted.exclude, progress=patiently(progress or ignore)))
     wish = Wish(backup=backup)
-    hold_to_servers(wish, jobs, True)
-    return _record("check", jobs, options, wanted, wish, progress, chosen_in(paths, root, None)[0])
+
+    def read(tell: Progress) -> Brief:
+        wanted = configured(configuration, (*rules_for(configuration), *checks_for(configuration)))
+        jobs = _few(jobs_in(paths, root=root, exclude=wanted.exclude, progress=patiently(tell)))
+        hold_to_servers(wish, jobs, True)
+        return _brief("check", jobs, wanted, wish)
+
+    return _record("check", read, options, progress, chosen_in(paths, root, None)[0])
 
 
 def smoke(
@@ -167,19 +172,23 @@ def smoke(
             job, or `configuration` names an unknown check.
     """
     asked = wish or Wish()
-    wanted = configured(configuration, [check for check in checks_for(configuration) if check.when == SMOKE])
-    if paths:
-        if asked.servers or asked.workers:
-            raise UsageError("--servers and --workers are for a run without a job; the job's own files count them")
-        jobs = _few(jobs_in(paths, root=root, exclude=wanted.exclude, progress=patiently(progress or ignore)))
-    else:
-        jobs = (job_of(asked),)
-        if not options.python:
-            raise UsageError("without a job nothing names the interpreter that ranks run with; pass --python PATH")
-    hold_to_servers(asked, jobs, bool(paths))
+    if paths and (asked.servers or asked.workers):
+        raise UsageError("--servers and --workers are for a run without a job; the job's own files count them")
+    if not paths and not options.python:
+        raise UsageError("without a job nothing names the interpreter that ranks run with; pass --python PATH")
     if asked.backup and asked.mode == "sync":
         raise UsageError("--backup: where servers wait for every worker (--mode sync) none can be replaced")
-    return _record(SMOKE, jobs, options, wanted, asked, progress, chosen_in(paths, root, None)[0])
+
+    def read(tell: Progress) -> Brief:
+        wanted = configured(configuration, [check for check in checks_for(configuration) if check.when == SMOKE])
+        if paths:
+            jobs = _few(jobs_in(paths, root=root, exclude=wanted.exclude, progress=patiently(tell)))
+        else:
+            jobs = (job_of(asked),)
+        hold_to_servers(asked, jobs, bool(paths))
+        return _brief(SMOKE, jobs, wanted, asked)
+
+    return _record(SMOKE, read, options, progress, chosen_in(paths, root, None)[0])
 
 
 def _few(jobs: tuple[Job, ...]) -> tuple[Job, ...]:
@@ -193,24 +202,23 @@ def _few(jobs: tuple[Job, ...]) -> tuple[Job, ...]:
     return jobs
 
 
+def _brief(verb: str, jobs: tuple[Job, ...], wanted: Configuration, wish: Wish) -> Brief:
+    from preflight.brief import Brief
+    from preflight.saved_shape import adapter
+
+    # Nodes are mostly waited for: time enough to make what will take the recording apart, a tenth of a second's work.
+    threading.Thread(target=adapter, name="preflight-adapter", daemon=True).start()
+    base = Recording(jobs=jobs, created=now(), tool_version=__version__, configuration=wanted, verb=verb, wish=wish)
+    return Brief(base, rules_for(wanted), checks_for(wanted))
+
+
 def _record(
-    verb: str,
-    jobs: tuple[Job, ...],
-    options: CheckOptions,
-    wanted: Configuration,
-    wish: Wish,
-    progress: Progress | None,
-    top: Path,
+    verb: str, read: Read, options: CheckOptions, progress: Progress | None, top: Path
 ) -> tuple[Recording, Report]:
     from preflight.cache import apart_from_repositories
     from preflight.run import record
-    from preflight.saved_shape import adapter
 
-    base = Recording(jobs=jobs, created=now(), tool_version=__version__, configuration=wanted, verb=verb, wish=wish)
-    # Nodes are mostly waited for: time enough to make what will take the recording apart, a tenth of a second's work.
-    threading.Thread(target=adapter, name="preflight-adapter", daemon=True).start()
-    kept = apart_from_repositories(top)
-    recording = record(base, options, rules_for(wanted), checks_for(wanted), progress=progress, cache=kept)
+    recording = record(verb, read, options, progress=progress, cache=apart_from_repositories(top))
     # What is judged is what a saved recording will hold, to the letter, so that `judge` cannot differ from `check`.
     recording = load(save(recording), to_judge=True)
     return recording, judge(recording, progress=progress or ignore)

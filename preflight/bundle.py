@@ -20,6 +20,7 @@ from types import CodeType
 from typing import TYPE_CHECKING
 
 from preflight.node.bootstrap import filename
+from preflight.node.wire import Ship
 
 if TYPE_CHECKING:
     from preflight.cache import Cache
@@ -46,8 +47,8 @@ class BundleError(Exception):
 
 
 @functools.cache
-def node_bundle(extra: tuple[tuple[str, str], ...] = (), *, trainer: bool = True, cache: Cache | None = None) -> bytes:
-    """The bundle of everything shipped, and of `extra` modules with their sources (a plugin's probes), compressed.
+def node_bundle(*, trainer: bool = True, cache: Cache | None = None) -> bytes:
+    """The bundle of everything of ours that is shipped, compressed.
 
     Parents of shipped packages are empty on the node, because the real ones need what only the head has.
 
@@ -72,9 +73,6 @@ def node_bundle(extra: tuple[tuple[str, str], ...] = (), *, trainer: bool = True
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.origin is not None and spec.origin.endswith(".py"):
             singles[name] = Path(spec.origin).read_text(encoding="utf-8")
-    for name, source in extra:
-        modules[name] = source
-        _add_parents(name, modules, packages)
     size = sum(len(source) for source in (*modules.values(), *singles.values()))
     if size > LARGEST_BYTES:
         raise BundleError(f"the sources for nodes are {size} bytes; at most {LARGEST_BYTES} are shipped")
@@ -130,6 +128,23 @@ def packed(
     }
     head = json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
     return len(head).to_bytes(4, "big") + head + bytes(appendix)
+
+
+def further(extra: Sequence[tuple[str, str]]) -> Ship:
+    """What has an agent import these modules too, by name with their sources: the probes of a plugin.
+
+    Raises:
+        BundleError: they exceed LARGEST_BYTES.
+    """
+    modules: dict[str, str] = {}
+    packages: set[str] = set()
+    for name, source in extra:
+        modules[name] = source
+        _add_parents(name, modules, packages)
+    size = sum(map(len, modules.values()))
+    if size > LARGEST_BYTES:
+        raise BundleError(f"the sources of plugins for nodes are {size} bytes; at most {LARGEST_BYTES} are shipped")
+    return Ship(modules, sorted(packages))
 
 
 def sources_of(shipped: Sequence[str]) -> tuple[dict[str, str], set[str]]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import anyio
+import anyio.to_thread
 
 from preflight import recording
-from preflight.bundle import node_bundle
-from preflight.executors.base import Executor, ExecutorError
+from preflight.bundle import BundleError, further, node_bundle
+from preflight.executors.base import Bundle, Executor, ExecutorError, uncounted
 from preflight.keeping import Keeper
 from preflight.node.wire import BEAT_S
 from preflight.recording import Node, NodeRecord
@@ -28,6 +30,8 @@ FAN_OUT = 32
 LATE_S = 2.0
 
 OnProgress = Callable[[NodeRecord], None]
+#: Modules to ship besides our own, by name with their sources.
+Modules = tuple[tuple[str, str], ...]
 
 
 class OpenFleet:
@@ -52,6 +56,13 @@ class OpenFleet:
         """The session with a node, or its record with the problem. Raises KeyError for a stranger."""
         return self._sessions[name] if name in self._sessions else self._problems[name]
 
+    def ship(self, modules: Modules) -> None:
+        """Have the agents import these too. Raises BundleError when they are far too large."""
+        if modules:
+            shipment = further(modules)
+            for session in self._sessions.values():
+                session.post(shipment)
+
     def snapshot(self) -> recording.Fleet:
         """The fleet as checks see it."""
         return recording.Fleet(self.records)
@@ -72,15 +83,15 @@ async def open_fleet(
     deadline_s: float = 10.0,
     on_progress: OnProgress | None = None,
     clock: Callable[[], float] | None = None,
-    extra: tuple[tuple[str, str], ...] = (),
+    extra: Modules = (),
     trainer: bool = True,
     cache: Cache | None = None,
 ) -> AsyncIterator[OpenFleet]:
     """Start an agent on every node, at most FAN_OUT at once; `deadline_s` is for each node.
 
     `on_progress` is called once for each node, when it answered or failed. `clock` gives seconds since the run
-    began. `extra` are modules, with their sources, to ship besides our own: the probes of a plugin. Without a smoke run
-    to follow, the `trainer` may stay here. In `cache` is kept what is shipped.
+    began. `extra` are modules to ship besides our own: the probes of a plugin. Without a smoke run to follow, the
+    `trainer` may stay here. In `cache` is kept what is shipped.
 
     A node that cannot be reached is a record with a problem, never an exception. On leaving, however that
     happens, all agents are ended, and with them everything they started.
@@ -88,7 +99,14 @@ async def open_fleet(
     if len({node.name for node in nodes}) != len(nodes):
         raise ValueError("two nodes of a fleet share a name")
     fleet = OpenFleet(nodes)
-    bundle = node_bundle(extra, trainer=trainer, cache=cache)
+    lock = anyio.Lock()
+    make = functools.partial(node_bundle, trainer=trainer, cache=cache)
+
+    async def bundle() -> bytes:
+        # Beside the loop, and for the first node that is there to take it; the others are given the same.
+        async with lock:
+            return await anyio.to_thread.run_sync(make)
+
     limiter = anyio.CapacityLimiter(FAN_OUT)
     failure: Exception | None = None
     keeper = Keeper()
@@ -98,8 +116,14 @@ async def open_fleet(
             group.start_soon(_come_round, keeper)
 
             async def open_one(node: Node) -> None:
-                async with limiter:
-                    opened = await _opened(executor, node, deadline_s, clock, bundle)
+                nonlocal failure
+                try:
+                    async with limiter:
+                        opened = await _opened(executor, node, deadline_s, clock, bundle)
+                except BundleError as error:
+                    failure = error
+                    opening.cancel_scope.cancel()
+                    return
                 if isinstance(opened, NodeRecord):
                     fleet._problems[node.name] = opened
                 else:
@@ -114,7 +138,9 @@ async def open_fleet(
                 for node in nodes:
                     opening.start_soon(open_one, node)
             try:
-                yield fleet
+                if failure is None:
+                    fleet.ship(extra)
+                    yield fleet
             except Exception as error:
                 # Raised below, outside the task group, which would wrap it in an ExceptionGroup.
                 failure = error
@@ -139,13 +165,14 @@ async def _come_round(keeper: Keeper) -> None:
 
 
 async def _opened(
-    executor: Executor, node: Node, deadline_s: float, clock: Callable[[], float] | None, bundle: bytes
+    executor: Executor, node: Node, deadline_s: float, clock: Callable[[], float] | None, bundle: Bundle
 ) -> AgentSession | NodeRecord:
     channel = None
     session = None
     try:
-        with anyio.fail_after(deadline_s + LATE_S):
-            channel = await executor.open(node, deadline_s=deadline_s, bundle=bundle)
+        with anyio.fail_after(deadline_s + LATE_S) as scope:
+            untimed = functools.partial(uncounted, bundle, scope)
+            channel = await executor.open(node, deadline_s=deadline_s, bundle=untimed)
             session = AgentSession(channel, node, clock)
             await session.hello()
             return session

@@ -2,6 +2,8 @@
 
 Nothing is judged here but the one question whether the smoke run still makes sense; the verdict is judged from
 the recording, so that a saved one cannot differ.
+
+Where the user named the nodes they are reached while the job is still being read, which takes as long.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -22,15 +24,15 @@ import anyio
 import anyio.to_thread
 from anyio.abc import TaskStatus
 
+from preflight.brief import Briefing, Known, Read
 from preflight.engine import SMOKE, outcomes_of
 from preflight.errors import UsageError
-from preflight.executors.base import Wanted
+from preflight.executors.base import Forward, Wanted
 from preflight.fleet import open_fleet
-from preflight.judgement import STAGES, Check, Rule
+from preflight.judgement import STAGES
 from preflight.observe import Observer
 from preflight.outcome import Severity
 from preflight.place import ContextChoice, claimed_count, context_of
-from preflight.planning import Planner
 from preflight.progress import Progress, Step, ignore
 from preflight.reach import Way, choose, find
 from preflight.recording import (
@@ -48,6 +50,9 @@ from preflight.suppress import sift
 
 if TYPE_CHECKING:
     from preflight.cache import Cache
+
+#: What a program ends with that SIGTERM ended.
+_TERMINATED = 128 + signal.SIGTERM
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +93,14 @@ class CheckOptions:
 
 
 def record(
-    base: Recording,
+    verb: str,
+    read: Read,
     options: CheckOptions,
-    rules: Sequence[Rule],
-    checks: Sequence[Check],
     *,
     progress: Progress | None = None,
     cache: Cache | None = None,
 ) -> Recording:
-    """Carry out a check of `base.jobs` and return the recording.
+    """Carry out a check of what `read` gives, in a thread beside, and return the recording.
 
     Where the verb is `smoke`, nodes are asked only what the smoke stage looks at, and links are not tried.
 
@@ -105,10 +109,9 @@ def record(
 
     Raises:
         UsageError: there is no job, the nodes cannot be told, or the executor is unknown.
+        KeyboardInterrupt: it was interrupted before there was anything to record.
     """
-    if not base.jobs:
-        raise UsageError("no launch script or configuration was recognised in the paths given; nothing to check")
-    run = _Run(base, options, rules, checks, progress or ignore, cache)
+    run = _Run(verb, read, options, progress or ignore, cache)
     try:
         _in_a_loop(run)
     except (KeyboardInterrupt, asyncio.CancelledError):  # Python 3.10 lets the cancelling by Ctrl-C out as it is
@@ -132,21 +135,11 @@ def _in_a_loop(run: _Run) -> None:
 class _Run:
     """One check under way: what has been observed so far, and the clock it is timed by."""
 
-    def __init__(
-        self,
-        base: Recording,
-        options: CheckOptions,
-        rules: Sequence[Rule],
-        checks: Sequence[Check],
-        progress: Progress,
-        cache: Cache | None,
-    ) -> None:
-        self._base = base
+    def __init__(self, verb: str, read: Read, options: CheckOptions, progress: Progress, cache: Cache | None) -> None:
         self._options = options
-        self._rules = rules
-        self._only_smoke = base.verb == SMOKE
+        self._only_smoke = verb == SMOKE
         self._stages_wanted = ("node", "smoke") if self._only_smoke else STAGES[: STAGES.index(options.until) + 1]
-        self._planner = Planner(base, checks)
+        self._briefing = Briefing(read, self._context_of, progress)
         self._progress = progress
         self._cache = cache
         self._began = time.monotonic()
@@ -160,8 +153,10 @@ class _Run:
         self._cluster: Cluster | None = None
         #: What the user did wrong, if that turned out under way.
         self.mistake: UsageError | None = None
-        # One context for one job: a check of several jobs at once looks from the first one's.
-        self._context: ContextChoice = context_of(
+
+    def _context_of(self, base: Recording) -> ContextChoice:
+        options = self._options
+        return context_of(
             base.jobs[0],
             python=options.python or "",
             directory=options.directory or "",
@@ -174,18 +169,23 @@ class _Run:
         return time.monotonic() - self._began
 
     def recording(self) -> Recording:
-        """Everything so far."""
+        """Everything so far. Raises what ended it where that was before anything was read."""
+        known = self._briefing.known
+        if known is None:
+            if self._interrupted == _TERMINATED:
+                signal.raise_signal(signal.SIGTERM)
+            raise KeyboardInterrupt
         return replace(
-            self._base,
+            known.brief.base,
             executor=self._executor,
             origin=self._origin,
             cluster=self._cluster,
-            context_provenance=self._context.provenance or self._context.missing,
+            context_provenance=known.context.provenance or known.context.missing,
             nodes=self._nodes,
             stages=tuple(self._stages),
             facts=tuple(self._observer.facts) if self._observer else (),
             events=tuple(self._observer.events) if self._observer else (),
-            unplanned=tuple(self._planner.unplanned),
+            unplanned=tuple(known.planner.unplanned),
             interrupted=self._interrupted,
         )
 
@@ -198,11 +198,19 @@ class _Run:
         async with anyio.create_task_group() as group:
             if threading.current_thread() is threading.main_thread():
                 await group.start(self._watch_for_sigterm, group.cancel_scope)
+
+            async def read() -> None:
+                try:
+                    await self._briefing.learn()
+                except UsageError as error:
+                    self.mistake = error
+                    group.cancel_scope.cancel()
+
             try:
-                await self.carry_out()
+                await self.carry_out(lambda: group.start_soon(read))
             except UsageError as error:
                 # Raised by `record`, outside the task group, which would wrap it.
-                self.mistake = error
+                self.mistake = self.mistake or error
             group.cancel_scope.cancel()
 
     async def _watch_for_sigterm(
@@ -211,7 +219,7 @@ class _Run:
         with anyio.open_signal_receiver(signal.SIGTERM) as signals:
             task_status.started()
             async for _ in signals:
-                self.interrupt(143)
+                self.interrupt(_TERMINATED)
                 scope.cancel()
                 return
 
@@ -223,7 +231,7 @@ class _Run:
             self._stages.append(StageRecord(name, started, self.now(), skipped="it was interrupted"))
             self._progress(Step(name, ended=True, skipped="it was interrupted"))
 
-    async def carry_out(self) -> None:
+    async def carry_out(self, begin_to_read: Callable[[], object]) -> None:
         """Find the nodes, open them, then one stage after the other. Raises UsageError when nobody knows the nodes."""
         options = self._options
         self._progress(Step("gather", planned=("gather", "open", *self._stages_wanted)))
@@ -235,6 +243,10 @@ class _Run:
             environment=os.environ,
         )
         self._executor = way.executor.name
+        if way.named and isinstance(way.executor, Forward) and way.executor.opens_named:
+            begin_to_read()
+        else:
+            await self._briefing.learn()
         nodes = await self._gather(way)
         self._under_way = ("open", self.now())
         self._progress(_opening(nodes, options.open_deadline))
@@ -244,27 +256,28 @@ class _Run:
             deadline_s=options.open_deadline,
             on_progress=functools.partial(self._opened, {node.name for node in nodes}, self.now()),
             clock=self.now,
-            extra=tuple(self._planner.shipped.items()),
             trainer="smoke" in self._stages_wanted,
             cache=self._cache,
         ) as fleet:
+            known = await self._briefing.over()
+            fleet.ship(tuple(known.planner.shipped.items()))
             self._nodes = fleet.records
             self._finish_stage()
             self._observer = observer = Observer(
-                fleet, self._context, self.now, self._progress, frozenset(self._options.allow)
+                fleet, known.context, self.now, self._progress, frozenset(self._options.allow)
             )
             for name in self._stages_wanted:
                 self._nodes = fleet.records
                 # In a thread: agents end themselves when the head says nothing for a few seconds.
-                why_not = await anyio.to_thread.run_sync(self._why_not, name)
+                why_not = await anyio.to_thread.run_sync(self._why_not, known, name)
                 if why_not:
                     self._stages.append(StageRecord(name, self.now(), self.now(), skipped=why_not))
                     self._progress(Step(name, ended=True, skipped=why_not))
                     continue
                 self._under_way = (name, self.now())
-                requests = await anyio.to_thread.run_sync(self._planner.plan, name, *self._seen(observer))
+                requests = await anyio.to_thread.run_sync(known.planner.plan, name, *self._seen(known, observer))
                 self._progress(Step(name))
-                await self._observe(observer, name, requests)
+                await self._observe(observer, known, name, requests)
                 self._finish_stage()
             self._nodes = fleet.records
 
@@ -277,10 +290,12 @@ class _Run:
         def tell(note: str) -> None:
             self._progress(Step("gather", 0, 1, (way.executor.name,), ends - self.now(), note))
 
+        known = self._briefing.known
+        jobs = known.brief.base.jobs if known is not None else ()
         wanted = Wanted(
-            jobs=self._base.jobs,
+            jobs=jobs,
             named=way.named,
-            count=claimed_count(self._base.jobs),
+            count=claimed_count(jobs),
             trust_job=options.trust_job,
             deadline_s=options.gather_deadline,
             lasts_s=options.longest_s(),
@@ -299,11 +314,11 @@ class _Run:
         # Without what it had to prepare an executor reaches nobody, and the reason is known already.
         return () if self._origin.problem else found.nodes
 
-    async def _observe(self, observer: Observer, stage: str, requests: list[Request]) -> None:
+    async def _observe(self, observer: Observer, known: Known, stage: str, requests: list[Request]) -> None:
         if stage == "node":
             await observer.nodes(requests, deadline_s=self._options.node_deadline)
             return
-        more = functools.partial(self._follow_up, stage, observer)
+        more = functools.partial(self._follow_up, known, stage, observer)
         if stage == "link":
             await observer.links(requests, more, deadline_s=self._options.link_deadline)
         else:
@@ -335,7 +350,7 @@ class _Run:
         self._progress(Step(name, ended=True))
         self._under_way = None
 
-    def _why_not(self, stage: str) -> str:
+    def _why_not(self, known: Known, stage: str) -> str:
         """Why a stage makes no sense any more; empty when it does."""
         silent = [record.node.name for record in self._nodes if record.problem]
         if len(silent) == len(self._nodes):
@@ -352,22 +367,22 @@ class _Run:
             return f"{', '.join(silent)} cannot be reached{because}, and the run would not be the job without them"
         if self._options.keep_going or self._only_smoke:
             return ""
-        outcomes = outcomes_of(self.recording(), self._rules, self._planner.checks)
-        findings = sift(outcomes, self._base).kept
+        outcomes = outcomes_of(self.recording(), known.brief.rules, known.planner.checks)
+        findings = sift(outcomes, known.brief.base).kept
         errors = sorted({finding.id for finding in findings if finding.severity is Severity.ERROR})
         if errors:
             return f"{', '.join(errors)} would stop it anyway (--keep-going runs it all the same)"
         return ""
 
-    async def _follow_up(self, stage: str, observer: Observer) -> list[Request]:
+    async def _follow_up(self, known: Known, stage: str, observer: Observer) -> list[Request]:
         """What the facts of this stage make necessary besides; nothing that was asked already."""
         asked = {record.request.key for record in observer.facts}
-        wanted = await anyio.to_thread.run_sync(self._planner.follow_up, stage, *self._seen(observer))
+        wanted = await anyio.to_thread.run_sync(known.planner.follow_up, stage, *self._seen(known, observer))
         return [request for request in wanted if request.key not in asked]
 
-    def _seen(self, observer: Observer) -> tuple[Fleet, Facts]:
+    def _seen(self, known: Known, observer: Observer) -> tuple[Fleet, Facts]:
         """The nodes and what was observed so far, as checks see them."""
-        fleet = Fleet(self._nodes, self._executor, self._origin, self._cluster, self._base.wish)
+        fleet = Fleet(self._nodes, self._executor, self._origin, self._cluster, known.brief.base.wish)
         return fleet, Facts(tuple(observer.facts), tuple(observer.events))
 
 

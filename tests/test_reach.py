@@ -10,8 +10,10 @@ import anyio
 import pytest
 
 from preflight import catalog, reach
+from preflight.brief import Brief, Read
 from preflight.errors import UsageError
 from preflight.executors.base import (
+    Bundle,
     Channel,
     Configurable,
     Detector,
@@ -57,7 +59,7 @@ class Pretended:
             return None
         return Gathered((Node("a", 0), Node("b", 1), Node("c", 2)), "pretended job 7", ("one note",))
 
-    async def open(self, node: Node, *, deadline_s: float, bundle: bytes) -> Channel:
+    async def open(self, node: Node, *, deadline_s: float, bundle: Bundle) -> Channel:
         raise ExecutorError("unreachable", f"{node.name}: it is only pretended")
 
     async def aclose(self) -> None:
@@ -73,6 +75,10 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pretended]:
     real = catalog.load
     monkeypatch.setattr(catalog, "load", lambda group: more if group == catalog.EXECUTORS else real(group))
     yield executor
+
+
+def briefly(base: Recording) -> Read:
+    return lambda tell: Brief(base, (), catalog.checks())
 
 
 def a_check(*jobs: Job) -> Recording:
@@ -173,7 +179,7 @@ def test_an_executor_that_never_answers_is_not_waited_for(
 def test_a_run_without_nodes_says_why_and_passes_nothing(monkeypatch: pytest.MonkeyPatch, pretended: Pretended) -> None:
     object.__setattr__(pretended, "problem", ExecutorError("missing", "no node of partition gpu is free", "all of it"))
     base = a_check(job(claim("nodes", 2)))
-    made = record(base, CheckOptions(executor="pretended"), (), catalog.checks())
+    made = record("check", briefly(base), CheckOptions(executor="pretended"))
     assert made.nodes == () and made.executor == "pretended"
     assert made.origin == Origin(
         "executor", "pretended", "--on pretended", "no node of partition gpu is free", "missing", "all of it"
@@ -192,6 +198,6 @@ def test_a_run_without_nodes_says_why_and_passes_nothing(monkeypatch: pytest.Mon
 
 def test_each_node_of_an_allocation_that_cannot_be_reached_is_named(pretended: Pretended, tmp_path: Path) -> None:
     base = a_check(job(claim("nodes", 3)))
-    made = record(base, CheckOptions(executor="pretended", until="node"), (), catalog.checks())
+    made = record("check", briefly(base), CheckOptions(executor="pretended", until="node"))
     assert [r.problem for r in made.nodes] == [f"{name}: it is only pretended" for name in "abc"]
     assert made.origin is not None and made.origin.words == "pretended job 7"

@@ -6,13 +6,20 @@ are (`Gatherer`), takes options of its own (`Configurable`) and recognises that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
+
+import anyio
 
 from preflight.job import Job
 from preflight.node.wire import UNAVAILABLE_KINDS
 from preflight.recording import Cluster, Node, Origin
+
+#: Gives what an agent is started from, of `preflight.bundle.node_bundle`. Asked for when there is somebody to send it
+#: to; it may not be made yet, and waiting for it is none of the node's time.
+Bundle = Callable[[], Awaitable[bytes]]
 
 
 class ExecutorError(Exception):
@@ -33,6 +40,15 @@ class ExecutorError(Exception):
         self.message = message
         self.detail = detail
         self.cluster = cluster
+
+
+async def uncounted(bundle: Bundle, scope: anyio.CancelScope) -> bytes:
+    """The bundle; the deadline of `scope` is put off for as long as it was waited for."""
+    left_s = scope.deadline - anyio.current_time()
+    scope.deadline = math.inf
+    content = await bundle()
+    scope.deadline = anyio.current_time() + left_s
+    return content
 
 
 @runtime_checkable
@@ -74,10 +90,10 @@ class Executor(Protocol):
         """As `--on` takes it."""
         ...
 
-    async def open(self, node: Node, *, deadline_s: float, bundle: bytes) -> Channel:
-        """Start an agent on `node` from `bundle` (of `preflight.bundle.node_bundle`).
+    async def open(self, node: Node, *, deadline_s: float, bundle: Bundle) -> Channel:
+        """Start an agent on `node` from `bundle`.
 
-        Raises ExecutorError, at the latest after `deadline_s`.
+        Raises ExecutorError, at the latest after `deadline_s` and the time that the bundle was waited for.
         """
         ...
 
@@ -178,6 +194,16 @@ class Gatherer(Protocol):
             ExecutorError: there should be nodes and they cannot be had (kind and message as for a node).
             UsageError: it was told what cannot be.
         """
+        ...
+
+
+@runtime_checkable
+class Forward(Protocol):
+    """An executor that opens nodes which the user named without looking at any job: it may begin before one is read."""
+
+    @property
+    def opens_named(self) -> bool:
+        """Whether `gather`, for named nodes, needs nothing but their names."""
         ...
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import anyio
 
 from preflight.errors import UsageError
-from preflight.executors.base import ExecutorError, Gathered, Option, Wanted
+from preflight.executors.base import Bundle, ExecutorError, Gathered, Option, Wanted
 from preflight.executors.bridge.head import Bridge, BridgedChannel
 from preflight.executors.kubernetes_options import LIFETIME_S, NAME, OPTIONS
 from preflight.executors.kubernetes_pods import PodSource, chosen_source, own_job
@@ -266,7 +266,7 @@ class KubernetesExecutor:
                 await anyio.sleep(_LOOK_S)
         return pods
 
-    async def open(self, node: Node, *, deadline_s: float, bundle: bytes) -> BridgedChannel:
+    async def open(self, node: Node, *, deadline_s: float, bundle: Bundle) -> BridgedChannel:
         """Start an agent in the node's pod. Raises ExecutorError that says what the API server or the pod said."""
         if node.name in self._absent:
             raise ExecutorError("missing", f"{node.name}: {self._absent[node.name]}")

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from preflight.errors import UsageError
-from preflight.executors.base import ExecutorError, Gathered, Option, Wanted
+from preflight.executors.base import Bundle, ExecutorError, Gathered, Option, Wanted
 from preflight.executors.pipe import PipeChannel, new_nonce, start_agent
 from preflight.node import bootstrap
 from preflight.recording import Node
@@ -62,7 +62,7 @@ class LocalExecutor:
         played = "one node" if count == 1 else f"{count} nodes"
         return Gathered(nodes, f"this machine, which plays {played}")
 
-    async def open(self, node: Node, *, deadline_s: float, bundle: bytes) -> PipeChannel:
+    async def open(self, node: Node, *, deadline_s: float, bundle: Bundle) -> PipeChannel:
         """Start an agent here. Raises ExecutorError when the interpreter cannot be run or says nothing."""
         nonce = new_nonce()
         command = bootstrap.arguments(self.interpreter, nonce, ["-I", "-u"])

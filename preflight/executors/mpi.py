@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from preflight.executors import nodefiles
-from preflight.executors.base import ExecutorError, Gathered, Option, Wanted
+from preflight.executors.base import Bundle, ExecutorError, Gathered, Option, Wanted
 from preflight.executors.pipe import PipeChannel, new_nonce, start_agent
 from preflight.executors.ssh import said_by_ssh
 from preflight.executors.tool import run_tool
@@ -170,7 +170,7 @@ class MpiExecutor:
             )
         self._program, self._family = program, family
 
-    async def open(self, node: Node, *, deadline_s: float, bundle: bytes) -> PipeChannel:
+    async def open(self, node: Node, *, deadline_s: float, bundle: Bundle) -> PipeChannel:
         """Start an agent as the only rank of an mpirun. Raises ExecutorError that says what mpirun and ssh said."""
         target = node.address or node.name
         if not is_hostname(target):

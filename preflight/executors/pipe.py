@@ -22,7 +22,7 @@ from typing import Protocol
 
 import anyio
 
-from preflight.executors.base import Channel, ExecutorError
+from preflight.executors.base import Bundle, Channel, ExecutorError, uncounted
 from preflight.node import bootstrap, process
 
 #: Shell banners come before the agent speaks; more than this is no banner.
@@ -266,31 +266,34 @@ class PipeChannel:
 
 
 async def start_agent(
-    channel: Starting, name: str, nonce: str, *, bundle: bytes, diagnose: Diagnose, deadline_s: float
+    channel: Starting, name: str, nonce: str, *, bundle: Bundle, diagnose: Diagnose, deadline_s: float
 ) -> None:
     """Wait for the loader's nonce, send the bundle, and leave the channel at the agent's first frame.
 
     `diagnose` makes the error of a transport that ended (its exit code and last words) or, with None for the
-    code, of one that said nothing in time; `name` is the node's, for the errors made here. The channel is closed
-    on any error.
+    code, of one that said nothing in time; `name` is the node's, for the errors made here. Time that the bundle is
+    waited for does not count. The channel is closed on any error.
     """
     heard = bytearray()
     started = False
+    size = 0
     try:
         with anyio.move_on_after(deadline_s) as scope:
             await _past_noise(channel, name, f"\n{nonce}\n".encode(), heard, diagnose)
             started = True
-            await channel.send(bootstrap.first_words(bundle, "preflight.node.guardian:main", {"nonce": nonce}))
+            content = await uncounted(bundle, scope)
+            size = len(content)
+            await channel.send(bootstrap.first_words(content, "preflight.node.guardian:main", {"nonce": nonce}))
             heard += await channel.receive()
             if not heard:
                 code = await channel.exit_code(CLOSE_S)
                 if code != _SSH_FAILED:
                     raise diagnose(code, channel.last_words())
-                raise _stalled(channel, name, len(bundle))
+                raise _stalled(channel, name, size)
             channel.push_back(bytes(heard))
         if scope.cancelled_caught:
             if started:
-                raise _stalled(channel, name, len(bundle))
+                raise _stalled(channel, name, size)
             error = diagnose(None, channel.last_words())
             noise = heard[-_STDERR_BYTES:].decode("utf-8", "replace")
             raise ExecutorError(error.kind, error.message, error.detail or noise)

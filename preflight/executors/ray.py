@@ -14,7 +14,7 @@ from typing import Any
 
 import anyio
 
-from preflight.executors.base import ExecutorError, Gathered, Option, Wanted
+from preflight.executors.base import Bundle, ExecutorError, Gathered, Option, Wanted
 from preflight.executors.bridge.head import Bridge, BridgedChannel
 from preflight.executors.pipe import new_nonce, start_agent
 from preflight.job.hostname import is_hostname
@@ -141,7 +141,7 @@ class RayExecutor:
         self._lost[node.name] = f"no node of the Ray cluster that is alive is called so; there are {listed}"
         return node
 
-    async def open(self, node: Node, *, deadline_s: float, bundle: bytes) -> BridgedChannel:
+    async def open(self, node: Node, *, deadline_s: float, bundle: Bundle) -> BridgedChannel:
         """Start an agent on `node`. Raises ExecutorError that says what Ray said."""
         if not is_hostname(node.name):
             raise ExecutorError("denied", f"{node.name}: {node.name!r} is no host name, and Ray is not asked for it")

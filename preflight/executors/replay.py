@@ -17,7 +17,7 @@ from typing import Any
 import anyio
 
 from preflight.errors import UsageError
-from preflight.executors.base import ExecutorError, Gathered, Option, Wanted
+from preflight.executors.base import Bundle, ExecutorError, Gathered, Option, Wanted
 from preflight.job.hostname import is_hostname
 from preflight.node.wire import PROTOCOL, Ask, Beat, Cancel, Done, Event, Failed, FrameReader, Ready, Signal, encode
 from preflight.recording import EventRecord, FactRecord, Node, NodeRecord, Recording
@@ -90,7 +90,7 @@ class ReplayExecutor:
         named = tuple(replace(by_name[node.name], index=node.index) for node in wanted.named)
         return Gathered(named, words, cluster=recording.cluster)
 
-    async def open(self, node: Node, *, deadline_s: float, bundle: bytes) -> ReplayedChannel:
+    async def open(self, node: Node, *, deadline_s: float, bundle: Bundle) -> ReplayedChannel:
         """The node as it was. Raises ExecutorError with the words of then where it could not be reached."""
         recording = self._loaded()
         if not is_hostname(node.name):

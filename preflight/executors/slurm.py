@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import anyio
 
 from preflight.errors import UsageError
-from preflight.executors.base import ExecutorError, Gathered, Option, Wanted
+from preflight.executors.base import Bundle, ExecutorError, Gathered, Option, Wanted
 from preflight.executors.pipe import PipeChannel, new_nonce, start_agent
 from preflight.executors.slurm_cluster import ask_cluster, of_states
 from preflight.executors.slurm_jobs import (
@@ -166,7 +166,7 @@ class SlurmExecutor:
         drained = [f"{name} ({state.said})" for name, state in found if "DRAIN" in state.flags]
         return (f"drained: {', '.join(drained[:8])}",) if drained else ()
 
-    async def open(self, node: Node, *, deadline_s: float, bundle: bytes) -> PipeChannel:
+    async def open(self, node: Node, *, deadline_s: float, bundle: Bundle) -> PipeChannel:
         """Start an agent as a step on `node`. Raises ExecutorError that says what srun and Slurm said."""
         target = node.address or node.name
         if not is_hostname(target):

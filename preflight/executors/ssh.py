@@ -18,7 +18,7 @@ from pathlib import Path
 from stat import S_ISDIR
 
 from preflight.executors import nodefiles
-from preflight.executors.base import ExecutorError, Gathered, Wanted
+from preflight.executors.base import Bundle, ExecutorError, Gathered, Wanted
 from preflight.executors.pipe import PipeChannel, new_nonce, start_agent
 from preflight.executors.tool import run_tool
 from preflight.job.hostname import is_hostname
@@ -116,6 +116,7 @@ class SshExecutor:
     program: str = "ssh"
     options: tuple[str, ...] = ()
     name: str = "ssh"
+    opens_named: bool = True
     _folder: _Folder | None = None
 
     def detect(self, environment: Mapping[str, str]) -> str:
@@ -146,7 +147,7 @@ class SshExecutor:
         found = None if wanted.named else nodefiles.nodes_in(wanted.environment)
         return Gathered(*found) if found is not None else None
 
-    async def open(self, node: Node, *, deadline_s: float, bundle: bytes) -> PipeChannel:
+    async def open(self, node: Node, *, deadline_s: float, bundle: Bundle) -> PipeChannel:
         """Start an agent on `node.address` (or its name). Raises ExecutorError that says what ssh said."""
         target = node.address or node.name
         if not is_target(target):

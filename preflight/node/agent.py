@@ -12,7 +12,7 @@ import signal
 import time
 from contextlib import suppress
 
-from preflight.node import process, running
+from preflight.node import bootstrap, process, running
 from preflight.node.introduction import introduction
 from preflight.node.outlet import Outlet, watch_writable
 from preflight.node.pipes import CHUNK_BYTES, read, readable
@@ -29,6 +29,7 @@ from preflight.node.wire import (
     Event,
     Failed,
     FrameReader,
+    Ship,
     Signal,
     WireError,
     encode,
@@ -181,6 +182,8 @@ class Agent:
                 self._company.gather(message)
             else:
                 self._start(message)
+        elif isinstance(message, Ship):
+            self._bundle = bootstrap.extend(self._bundle, message.modules, message.packages)
         elif isinstance(message, Cancel):
             self._company.start()
             child = self._child_of(message.id)

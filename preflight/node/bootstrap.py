@@ -62,13 +62,14 @@ os.dup2(2, 1)
 os.close(n)
 os.write(o, ("\\n" + sys.argv[2] + "\\n").encode())
 def take(size):
-    data = b""
-    while len(data) < size:
-        more = os.read(i, min(65536, size - len(data)))
+    parts = []
+    while size:
+        more = os.read(i, min(1048576, size))
         if not more:
             os._exit(1)
-        data += more
-    return data
+        parts.append(more)
+        size -= len(more)
+    return b"".join(parts)
 def blob():
     return take(int.from_bytes(take(4), "big"))
 exec(blob())
@@ -78,9 +79,10 @@ exec(blob())
 #: What the loader runs first of what it is sent: it takes the bundle apart as far as `start` below, and runs that.
 _STARTER = (
     """
-import gc, json, marshal, zlib
-from importlib import _bootstrap_external
+import gc
 gc.disable()
+import json, marshal, zlib
+from importlib import _bootstrap_external
 b = blob()
 e = 4 + int.from_bytes(b[:4], "big")
 h = json.loads(b[4:e].decode("utf-8"))
@@ -197,6 +199,11 @@ class BundleFinder:
         """Whether importing the module does nothing that a process which must not wait should leave to its children."""
         return fullname.startswith(self._ready) and self.holds(fullname)
 
+    def add(self, modules: Dict[str, str], packages: Sequence[str]) -> None:
+        """Serve these too, by name with their sources."""
+        self._modules.update(modules)
+        self._packages |= frozenset(packages)
+
     def holds(self, fullname: str) -> bool:
         """Whether the module is in the bundle."""
         return fullname in self._modules or fullname in self._packed
@@ -245,6 +252,23 @@ def prepare(module: str) -> None:
                     import_module(module)
                 else:
                     finder.get_code(module)
+
+
+def extend(bundle: bytes, modules: Dict[str, str], packages: Sequence[str]) -> bytes:
+    """Serve further modules to `import` here, and the bundle with them, for processes that are still to be started."""
+    for finder in sys.meta_path:
+        if isinstance(finder, BundleFinder):
+            finder.add(modules, packages)
+    end = 4 + int.from_bytes(bundle[:4], "big")
+    content = json.loads(bundle[4:end].decode("utf-8"))
+    appendix = bytearray(bundle[end:])
+    for name, source in modules.items():
+        began = len(appendix)
+        appendix += zlib.compress(source.encode("utf-8", "surrogatepass"))
+        content["packed"][name] = [began, len(appendix)]
+    content["packages"] = sorted({*content["packages"], *packages})
+    head = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
+    return _LENGTH.pack(len(head)) + head + bytes(appendix)
 
 
 def start(

@@ -9,6 +9,10 @@ if TYPE_CHECKING:
     F = TypeVar("F", bound=Callable[..., Any])
 
 
+#: The kind of those that ask somebody, or let time pass between two looks.
+WAITING = "waiting"
+
+
 def cheap(kind: str) -> Callable[[F], F]:
     """Says of a probe that it takes milliseconds where all is well, and may follow others of its kind in one process.
 

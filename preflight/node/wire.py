@@ -73,6 +73,17 @@ class Ask:
 
 
 @dataclass(frozen=True)
+class Ship:
+    """Head to agent, before the first request: further `modules`, by name with their sources, to import from memory.
+
+    `packages` are those among them that hold others. The agent's own came before it, with the loader's bundle.
+    """
+
+    modules: Dict[str, str] = field(default_factory=dict)
+    packages: List[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
 class Cancel:
     """Head to agent: kill the child of this request; it is answered with `Failed(kind="cancelled")`."""
 
@@ -173,7 +184,8 @@ class ProbeUnavailable(Exception):
         self.reason = reason
 
 
-_TYPES: Dict[str, Any] = {cls.__name__.lower(): cls for cls in (Ask, Cancel, Signal, Beat, Ready, Event, Done, Failed)}
+_MESSAGES = (Ask, Ship, Cancel, Signal, Beat, Ready, Event, Done, Failed)
+_TYPES: Dict[str, Any] = {cls.__name__.lower(): cls for cls in _MESSAGES}
 
 
 _NUMBER = (int, float)
@@ -183,8 +195,8 @@ _FIELDS: Dict[str, Any] = {
     **dict.fromkeys(("deadline_s", "start_s", "spent_s", "sent_s", "echo_s", "received_s", "at_s"), _NUMBER),
     **dict.fromkeys(("target", "what", "host", "python", "executable", "boot_id", "user", "origin", "together"), str),
     **dict.fromkeys(("kind", "reason", "detail", "interpreter", "provenance"), str),
-    **dict.fromkeys(("params", "data", "environment"), dict),
-    **dict.fromkeys(("notes", "wrapper", "prelude"), list),
+    **dict.fromkeys(("params", "data", "environment", "modules"), dict),
+    **dict.fromkeys(("notes", "wrapper", "prelude", "packages"), list),
     "fresh": bool,
     "exit_code": (int, type(None)),
     "directory": (str, type(None)),

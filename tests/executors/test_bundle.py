@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from preflight.bundle import node_bundle
+from preflight.bundle import LARGEST_BYTES, BundleError, further, node_bundle
 from preflight.cache import Cache
 from preflight.node import bootstrap
 
 
-def content(extra: tuple[tuple[str, str], ...] = (), *, trainer: bool = True) -> dict[str, dict[str, str]]:
-    data = node_bundle(extra, trainer=trainer)
+def content(*, trainer: bool = True) -> dict[str, dict[str, str]]:
+    data = node_bundle(trainer=trainer)
     end = 4 + int.from_bytes(data[:4], "big")
     document = json.loads(data[4:end])
 
@@ -51,14 +51,13 @@ def test_without_a_smoke_run_the_trainer_stays_at_home() -> None:
 
 
 def test_what_is_kept_is_taken_and_is_what_would_be_built(tmp_path: Path) -> None:
-    extra = (("acme.probes.disk", "X = 1\n"),)
-    built = node_bundle(extra, cache=Cache(tmp_path / "cache"))
+    built = node_bundle(cache=Cache(tmp_path / "cache"))
     (entry,) = (tmp_path / "cache").iterdir()
-    assert built == node_bundle(extra)
+    assert built == node_bundle()
     other = b"another"
     entry.write_bytes(hashlib.sha256(other).hexdigest().encode() + b"\n" + other)
-    assert node_bundle(extra, cache=Cache(tmp_path / "cache")) == other
-    assert node_bundle((("acme.probes.disk", "X = 2\n"),), cache=Cache(tmp_path / "cache")) != other
+    assert node_bundle(cache=Cache(tmp_path / "cache")) == other
+    assert node_bundle(trainer=False, cache=Cache(tmp_path / "cache")) != other
 
 
 def test_what_others_could_have_written_is_built_anew(tmp_path: Path) -> None:
@@ -76,11 +75,12 @@ def test_another_process_builds_the_same_bytes() -> None:
     assert done.stdout == node_bundle()
 
 
-def test_modules_of_a_plugin_come_along_with_the_packages_they_stand_in() -> None:
-    document = content((("acme.probes.disk", "X = 1\n"),))
-    assert document["modules"]["acme.probes.disk"] == "X = 1\n"
-    assert document["modules"]["acme"] == document["modules"]["acme.probes"] == ""
-    assert {"acme", "acme.probes"} <= set(document["packages"])
+def test_modules_of_a_plugin_come_with_the_packages_they_stand_in() -> None:
+    shipment = further([("acme.probes.disk", "X = 1\n")])
+    assert shipment.modules == {"acme.probes.disk": "X = 1\n", "acme": "", "acme.probes": ""}
+    assert shipment.packages == ["acme", "acme.probes"]
+    with pytest.raises(BundleError, match="the sources of plugins for nodes are"):
+        further([("acme.probes.disk", "#" * (LARGEST_BYTES + 1))])
 
 
 @pytest.mark.parametrize("name", sorted(content()["modules"]))
@@ -145,12 +145,6 @@ start(content, data[end:], b"", {"entry": "probe_of_mine:entry", "arguments": {}
 
 def test_a_python_like_this_one_compiles_nothing_of_ours(tmp_path: Path) -> None:
     assert Compiled.names(tmp_path) == ["preflight-bundle:/pynvml.py"]
-
-
-def test_a_plugin_that_is_no_python_is_shipped_as_it_is() -> None:
-    document = content((("acme.broken", "def (\n"),))
-    assert document["modules"]["acme.broken"] == "def (\n"
-    assert "acme.broken" not in document["compiled"]
 
 
 def test_another_python_compiles_what_it_imports(tmp_path: Path) -> None:

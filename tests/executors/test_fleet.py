@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import anyio
 import pytest
 
-from preflight.executors.base import Channel, Executor, ExecutorError
+from preflight.executors.base import Bundle, Channel, Executor, ExecutorError
 from preflight.executors.local import LocalExecutor
 from preflight.fleet import open_fleet
 from preflight.keeping import Keeper
@@ -27,7 +27,7 @@ class Choosy:
     name: str = "choosy"
     closed: bool = False
 
-    async def open(self, node: Node, *, deadline_s: float, bundle: bytes) -> Channel:
+    async def open(self, node: Node, *, deadline_s: float, bundle: Bundle) -> Channel:
         if node.name in self.against:
             self.against[node.name]()
             await anyio.sleep_forever()

@@ -25,6 +25,7 @@ from preflight.fleet import open_fleet
 from preflight.node.process import stat_of
 from preflight.recording import Node, NodeRecord
 from tests.executors.kubernetes_stub import Stub, api_server
+from tests.executors.trial import no_bundle
 
 pytest.importorskip("kubernetes", reason="the Kubernetes client is not installed: pip install kubernetes")
 
@@ -407,7 +408,7 @@ def test_a_name_that_is_none_of_a_pod_is_not_asked_for(stub: Stub, tmp_path: Pat
 
     async def main() -> None:
         with pytest.raises(ExecutorError, match="no host name"):
-            await chosen.open(Node("../nodes", 0), deadline_s=2.0, bundle=b"")
+            await chosen.open(Node("../nodes", 0), deadline_s=2.0, bundle=no_bundle)
 
     anyio.run(main)
     assert stub.log == []

@@ -13,6 +13,7 @@ from preflight.executors.base import ExecutorError, Wanted
 from preflight.executors.bridge.ray_side import connecting, node_facts, starting
 from preflight.executors.ray import RayExecutor, explain
 from preflight.recording import Node
+from tests.executors.trial import no_bundle
 
 MISMATCH = """RuntimeError: Version mismatch: The cluster was started with:
     Ray: 2.9.0
@@ -119,7 +120,7 @@ def test_a_node_that_was_lost_is_silent_only_where_it_is_missed() -> None:
 
     async def opened() -> None:
         with pytest.raises(ExecutorError, match="gpu-2: Ray lost it: health check failed"):
-            await chosen.open(Node("gpu-2", 1), deadline_s=1.0, bundle=b"")
+            await chosen.open(Node("gpu-2", 1), deadline_s=1.0, bundle=no_bundle)
 
     anyio.run(opened)
     chosen = executor(raw("gpu-1"), lost)

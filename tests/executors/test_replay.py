@@ -30,6 +30,7 @@ from preflight.report import Report
 from preflight.request import Request
 from preflight.run import CheckOptions
 from preflight.saved import load, save
+from tests.executors.trial import no_bundle
 
 JOB = """\
 #!/usr/bin/env bash
@@ -166,7 +167,7 @@ def test_only_nodes_of_the_recording_can_be_named() -> None:
 @pytest.mark.parametrize("name", ["-x", "", "a b", "nowhere"])
 def test_a_node_that_is_in_no_recording_is_refused(name: str) -> None:
     with pytest.raises(ExecutorError):
-        anyio.run(lambda: opened().open(Node(name, 0), deadline_s=1.0, bundle=b""))
+        anyio.run(lambda: opened().open(Node(name, 0), deadline_s=1.0, bundle=no_bundle))
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,11 @@ _PROBES = Path(__file__).parents[1] / "node" / "shipped" / "probes.py"
 SHIPPED = (("shipped.probes", _PROBES.read_text(encoding="utf-8")),)
 
 
+async def no_bundle() -> bytes:
+    """For nodes that nobody gets so far with."""
+    return b""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what was asked for, and print what came of it."""
     parser = argparse.ArgumentParser(prog="python -m tests.executors.trial", description=__doc__)
@@ -130,7 +135,7 @@ async def _refuse(options: argparse.Namespace) -> None:
     for index, text in enumerate(HOSTILE):
         name = text.format(trap=f"{options.trap}-{index}")
         try:
-            channel = await way.executor.open(Node(name, 0, name), deadline_s=options.deadline, bundle=b"")
+            channel = await way.executor.open(Node(name, 0, name), deadline_s=options.deadline, bundle=no_bundle)
         except ExecutorError as error:
             refused[name] = (error.kind, error.message)
         else:

@@ -34,7 +34,7 @@ def _plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     "node-busy",
     plan=_plan,
     probes=(activity, machine),
-    cost="looks at all processes twice, 0.4 s apart",
+    cost="looks at all processes twice, 0.3 s apart",
     without_root="where /proc hides processes of others, only load and pressure tell of them",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,

@@ -13,7 +13,7 @@ if ANNOTATED:
     from typing import Any, Callable, Dict, List, Optional
 
 #: Two looks so far apart tell what runs now from what ran once.
-APART_S = 0.4
+APART_S = 0.3
 #: Below this share of one core over that time, a process is not worth a word.
 _HEAVY = 0.3
 _MOST_TOLD = 16

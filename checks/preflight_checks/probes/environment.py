@@ -6,7 +6,6 @@ holds one, leaves as a hash under a key of this run alone, which tells whether t
 
 from __future__ import annotations
 
-import fnmatch
 import os
 import threading
 
@@ -20,7 +19,7 @@ if ANNOTATED:
 
     T = TypeVar("T")
 
-#: What is read at all. Values of other variables never leave a node.
+#: What is read at all; `*` stands at the end alone. Values of other variables never leave a node.
 COLLECTED = (
     *("NCCL_*", "RCCL_*", "HCCL_*", "GLOO_*", "UCX_*", "UCC_*", "FI_*", "PADDLE_*", "FLAGS_*", "OMP_*", "MKL_*"),
     *("KMP_*", "CUDA_*", "CUBLAS_*", "TORCH_*", "PYTORCH_*", "TP_SOCKET_IFNAME", "HOROVOD_*", "TF_*", "DMLC_*"),
@@ -30,6 +29,8 @@ COLLECTED = (
     *("MLX5_*", "RDMAV_*", "EFA_*", "BATCH_SIZE", "MICRO_BATCH_SIZE", "GLOBAL_BATCH_SIZE", "RAY_ADDRESS"),
     *("GRADIENT_ACCUMULATION_STEPS", "SLURM_JOB_ID"),
 )
+_BEGINNINGS = tuple(name[:-1] for name in COLLECTED if name.endswith("*"))
+_NAMES = frozenset(name for name in COLLECTED if not name.endswith("*"))
 SYSTEM_NCCL_FILE = "/etc/nccl.conf"
 USER_NCCL_FILE = ".nccl.conf"
 #: What a dead server or mount may take of the time of this look, each time.
@@ -132,7 +133,7 @@ def keyed(key: str, value: str) -> str:
 
 
 def _matches(name: str) -> bool:
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in COLLECTED)
+    return name in _NAMES or name.startswith(_BEGINNINGS)
 
 
 def _showable(name: str, value: str) -> bool:

@@ -48,17 +48,17 @@ LAUNCHERS = {
     "composer": "composer",
 }
 #: What libraries leave in shared memory when they are killed, by the beginning of the name.
-SHM_PATTERNS = {
-    "torch_*": "torch",
-    "nccl-*": "NCCL",
-    "psm_*": "Python",
-    "psm3_*": "PSM3",
-    "vader_segment*": "Open MPI",
-    "sm_segment*": "Open MPI",
-    "ucx_shm_*": "UCX",
-    "paddle_*": "Paddle",
-    "plasma*": "Ray",
-    "cuda.shm.*": "CUDA",
+SHM_BEGINNINGS = {
+    "torch_": "torch",
+    "nccl-": "NCCL",
+    "psm_": "Python",
+    "psm3_": "PSM3",
+    "vader_segment": "Open MPI",
+    "sm_segment": "Open MPI",
+    "ucx_shm_": "UCX",
+    "paddle_": "Paddle",
+    "plasma": "Ray",
+    "cuda.shm.": "CUDA",
 }
 
 _PYTHON = re.compile(r"^(python|pypy)[\d.]*$")
@@ -318,10 +318,13 @@ def _is_head(words: Sequence[str]) -> bool:
 
 def _listeners(ports: Set[int]) -> Dict[int, Set[int]]:
     """Which processes listen on these ports, of those whose descriptors we may read."""
-    from preflight_checks.probes.ports import holders_of
+    from preflight_checks.probes.ports import holders_of, vacant
 
     found = {}  # type: Dict[int, Set[int]]
     for port in sorted(ports)[:MOST_LISTED]:
+        # To have the kernel list all its sockets costs as much as all else here.
+        if vacant(port):
+            continue
         for holder in holders_of(port):
             if holder.pid and holder.listening:
                 found.setdefault(holder.pid, set()).add(port)
@@ -331,7 +334,7 @@ def _listeners(ports: Set[int]) -> Dict[int, Set[int]]:
 def _segments(alive: Set[int]) -> Tuple[List[Segment], int]:
     """Files of dead makers in shared memory, largest first, and how much they take up."""
     found = []  # type: List[Segment]
-    there = [(path, of) for pattern, of in SHM_PATTERNS.items() for path in glob.glob(os.path.join(SHM, pattern))]
+    there = [(os.path.join(SHM, name), of) for name in _names(SHM) for of in [_library_of(name)] if of]
     used = _mapped() if there else set()
     if used is None:
         return [], 0
@@ -347,6 +350,18 @@ def _segments(alive: Set[int]) -> Tuple[List[Segment], int]:
         found.append(Segment(name, of, status.st_blocks * 512, round(age, 1), status.st_uid == os.getuid()))
     found.sort(key=lambda segment: -segment.size_bytes)
     return found, sum(segment.size_bytes for segment in found)
+
+
+def _names(folder: str) -> List[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
+def _library_of(name: str) -> str:
+    """Which library makes shared memory of this name; empty for none that is known."""
+    return next((of for begins, of in SHM_BEGINNINGS.items() if name.startswith(begins)), "")
 
 
 def _maker(name: str) -> int:

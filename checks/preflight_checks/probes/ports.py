@@ -74,6 +74,25 @@ def bind(host: str, port: int) -> None:
         bound(socket.AF_INET, ("0.0.0.0", port)).close()
 
 
+def vacant(port: int) -> bool:
+    """Whether surely nobody listens on the port, at any address.
+
+    It is bound and let go, and never listened on, so that nobody who tries the same meanwhile fails for it.
+    """
+    for family, address in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
+        try:
+            with socket.socket(family, socket.SOCK_STREAM) as taker:
+                taker.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    taker.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+                taker.bind((address, port))
+                return True
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                return False
+    return False
+
+
 def bound(family: int, address: Tuple[Any, ...], both: bool = False) -> socket.socket:
     """A listening socket on `address`; with `both` an IPv6 one that also takes IPv4. Raises OSError."""
     listener = socket.socket(family, socket.SOCK_STREAM)

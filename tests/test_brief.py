@@ -1,0 +1,137 @@
+"""Jobs are read while named nodes are reached, and what goes wrong there is said as if nothing else had begun."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import anyio
+import pytest
+
+from preflight import catalog
+from preflight.brief import Brief
+from preflight.bundle import node_bundle
+from preflight.errors import UsageError
+from preflight.executors.base import Bundle, Channel, ExecutorError, Gathered, Wanted
+from preflight.executors.local import LocalExecutor
+from preflight.progress import Progress, Step
+from preflight.recording import Node, Recording
+from preflight.run import CheckOptions, record
+from tests.building import claim, job
+
+#: What is waited for comes at once, or the test fails.
+SOON_S = 20.0
+
+
+@dataclass
+class Knocking:
+    """Reaches nobody, and says when it was told to try."""
+
+    opens_named: bool = True
+    name: str = "knocking"
+    knocked: threading.Event = field(default_factory=threading.Event)
+    jobs_seen: list[int] = field(default_factory=list)
+    closed: int = 0
+
+    async def gather(self, wanted: Wanted) -> Gathered | None:
+        self.jobs_seen.append(len(wanted.jobs))
+        return None
+
+    async def open(self, node: Node, *, deadline_s: float, bundle: Bundle) -> Channel:
+        self.knocked.set()
+        raise ExecutorError("unreachable", f"{node.name}: nobody is there")
+
+    async def aclose(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture
+def knocking(monkeypatch: pytest.MonkeyPatch) -> Iterator[Knocking]:
+    """An executor more than there are."""
+    executor = Knocking()
+    loaded = catalog.load(catalog.EXECUTORS)
+    more = replace(loaded, items=(executor, *loaded.items))
+    real = catalog.load
+    monkeypatch.setattr(catalog, "load", lambda group: more if group == catalog.EXECUTORS else real(group))
+    yield executor
+
+
+OPTIONS = CheckOptions(executor="knocking", hosts="a,b", until="node")
+BASE = Recording((job(claim("nodes", 2)),), "2026-11-22T00:00:00+00:00", "0.1", verb="check")
+
+
+def test_named_nodes_are_reached_while_the_job_is_read(knocking: Knocking) -> None:
+    def read(tell: Progress) -> Brief:
+        assert knocking.knocked.wait(SOON_S), "nobody was reached before the job was read"
+        return Brief(BASE, (), ())
+
+    made = record("check", read, OPTIONS)
+    assert [node.problem for node in made.nodes] == ["a: nobody is there", "b: nobody is there"]
+    assert knocking.jobs_seen == [0]
+
+
+def test_an_executor_that_wants_to_know_the_job_waits_for_it(knocking: Knocking) -> None:
+    knocking.opens_named = False
+
+    def read(tell: Progress) -> Brief:
+        assert not knocking.knocked.is_set()
+        return Brief(BASE, (), ())
+
+    record("check", read, OPTIONS)
+    assert knocking.jobs_seen == [1]
+
+
+def test_a_mistake_in_the_job_is_told_when_nodes_are_being_reached_too(knocking: Knocking) -> None:
+    def read(tell: Progress) -> Brief:
+        assert knocking.knocked.wait(SOON_S)
+        raise UsageError("there is no such file")
+
+    with pytest.raises(UsageError, match="there is no such file"):
+        record("check", read, OPTIONS)
+    with pytest.raises(UsageError, match="nothing to check"):
+        record("check", lambda tell: Brief(replace(BASE, jobs=()), (), ()), OPTIONS)
+    assert knocking.closed
+
+
+def test_whoever_watches_hears_of_the_reading_in_the_thread_of_the_run(knocking: Knocking) -> None:
+    heard: list[tuple[str, int]] = []
+
+    def read(tell: Progress) -> Brief:
+        tell(Step("files", 1, 2))
+        return Brief(BASE, (), ())
+
+    record("check", read, OPTIONS, progress=lambda step: heard.append((step.stage, threading.get_ident())))
+    assert "files" in {stage for stage, _ in heard}
+    assert {thread for _, thread in heard} == {threading.get_ident()}
+
+
+def test_an_interrupt_before_anything_was_read_is_one(knocking: Knocking) -> None:
+    over = threading.Event()
+
+    def read(tell: Progress) -> Brief:
+        assert knocking.knocked.wait(SOON_S)
+        os.kill(os.getpid(), signal.SIGINT)
+        over.wait(SOON_S)
+        return Brief(BASE, (), ())
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            record("check", read, OPTIONS)
+    finally:
+        over.set()
+    assert knocking.closed
+
+
+def test_the_time_that_a_bundle_takes_is_not_the_nodes() -> None:
+    async def bundle() -> bytes:
+        await anyio.sleep(1.2)
+        return node_bundle(trainer=False)
+
+    async def main() -> None:
+        channel = await LocalExecutor().open(Node("a", 0), deadline_s=1.0, bundle=bundle)
+        await channel.aclose()
+
+    anyio.run(main)
