@@ -17,6 +17,9 @@ from reference_trainer.ps.turns import NoTurn, Turn
 
 #: Small frames are read with one call of the kernel; of larger ones at most this much is copied once more.
 _READ_AHEAD = 64 * 1024
+#: A payload of this size is taken by one call, so that no turn is waited for in the middle of it, and nothing is read
+#: ahead: that would be copied once more.
+_LARGE_BYTES = 256 * 1024
 #: A call of the kernel returns after this at the latest.
 _TICK_US = 200_000
 #: The kernel takes 1024 parts at once (IOV_MAX).
@@ -88,6 +91,8 @@ class Channel:
         self._ahead = memoryview(bytearray(_READ_AHEAD))
         self._begin = self._end = 0
         self._payload_left = 0
+        #: Read what follows together with the next header; after a large frame another one is likely.
+        self._reads_ahead = True
         #: Bytes that the other side had not acknowledged when it was looked last.
         self._unsent = 0
         self._queued: List[memoryview] = []
@@ -118,7 +123,8 @@ class Channel:
             if self._queued:
                 parts, self._queued = self._queued + parts, []
             began = 0.0
-            while parts:
+            left = sum(map(len, parts))
+            while left:
                 held = self.turn.release()
                 try:
                     sent = self._socket.sendmsg(parts[:_MOST_PARTS])
@@ -135,10 +141,9 @@ class Channel:
                 began = 0.0
                 self._goes_on()
                 self.bytes_out += sent
-                while parts and sent >= len(parts[0]):
-                    sent -= len(parts.pop(0))
-                if sent:
-                    parts[0] = parts[0][sent:]
+                left -= sent
+                if left:
+                    parts = _behind(parts, sent)
 
     def receive(self, deadline: Optional[float] = None) -> Header:
         """The next header. Its payload must be taken with `take` before the next one is asked for.
@@ -157,6 +162,7 @@ class Channel:
         except frames.FrameError as error:
             raise PeerError("confused", self.peer, "%s sent something else: %s" % (self.peer, error)) from error
         self._payload_left = header.bytes
+        self._reads_ahead = header.bytes < _LARGE_BYTES
         if header.op == frames.ERROR:
             raise self._error(header, deadline)
         return header
@@ -174,8 +180,11 @@ class Channel:
         while have < size:
             held = self.turn.release()
             try:
-                # What follows the payload comes with the same call.
-                got = self._socket.recvmsg_into([into[have:], self._ahead])[0]
+                if self._payload_left or size >= _LARGE_BYTES:
+                    got = self._socket.recv_into(into[have:], 0, socket.MSG_WAITALL)
+                else:
+                    # What follows the payload comes with the same call.
+                    got = self._socket.recvmsg_into([into[have:], self._ahead])[0]
             except BlockingIOError:
                 began = began or time.monotonic() - _TICK_US / 1e6
                 ends_s = began + self.limit_s if ends is None else ends
@@ -239,11 +248,12 @@ class Channel:
             left = self._end - self._begin
             self._ahead[:left] = bytes(self._ahead[self._begin : self._end])
             self._begin, self._end = 0, left
+        until = _READ_AHEAD if self._reads_ahead else self._begin + frames.HEADER_BYTES
         began = time.monotonic()
         while True:
             held = self.turn.release()
             try:
-                got = self._socket.recv_into(self._ahead[self._end :])
+                got = self._socket.recv_into(self._ahead[self._end : until])
             except BlockingIOError:
                 ends = began + self.limit_s if deadline is None else deadline
                 self._check(began, ends, "said nothing")
@@ -296,6 +306,15 @@ class Channel:
         kind = "mismatch" if header.flags & frames.MISMATCH else "ended"
         kind = "confused" if header.flags & frames.REFUSED else kind
         return PeerError(kind, self.peer, "%s says: %s" % (self.peer, self.text(header, ends)))
+
+
+def _behind(parts: List[memoryview], sent: int) -> List[memoryview]:
+    """What is left of these parts when so many bytes of them were sent."""
+    place = 0
+    while sent >= len(parts[place]):
+        sent -= len(parts[place])
+        place += 1
+    return [parts[place][sent:], *parts[place + 1 :]]
 
 
 def address_of(connection: socket.socket, *, peer: bool) -> str:

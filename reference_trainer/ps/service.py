@@ -10,6 +10,7 @@ from reference_trainer.ps.channel import PeerError
 from reference_trainer.ps.clocks import Ended
 from reference_trainer.ps.frames import Header
 from reference_trainer.ps.hosting import Guest, Hosting
+from reference_trainer.ps.plan import Shard
 from reference_trainer.ps.turns import Apart
 
 _SCRAP_BYTES = 1 << 20
@@ -146,11 +147,32 @@ class Service:
             slot = host.slots[self._worker()]
             if self._shards:
                 shard = self._shards[header.shard]
-                self._channel.take(slot.view(shard))
-                host.check_push(self._guest.index, header.clock, shard)
-                if not self._sync:
-                    self._work(shard.bytes, host.store.apply, shard, slot.part(shard), self._factor_of(header))
+                if shard.bytes >= _LARGE_BYTES and self._may_stream():
+                    self._stream(shard, self._factor_of(header))
+                else:
+                    self._channel.take(slot.view(shard))
+                    host.check_push(self._guest.index, header.clock, shard)
+                    if not self._sync:
+                        self._work(shard.bytes, host.store.apply, shard, slot.part(shard), self._factor_of(header))
             self._finished(header, part)
+
+    def _may_stream(self) -> bool:
+        """Whether a push may be added while it comes, so that the adding takes no time of its own.
+
+        Not where pushes of a round wait for each other, where they are compared first, and where a spare worker may
+        send a push again that broke off in the middle.
+        """
+        host = self._host
+        training = host.clocks.phase == settings.TRAINING
+        return training and not self._sync and not host.told.spares and host.store.on_host
+
+    def _stream(self, shard: Shard, factor: float) -> None:
+        """Take a shard and add it, piece by piece: whoever reads meanwhile sees some pieces of it and not others."""
+        host = self._host
+        with self._apart:
+            for number, (piece, view) in enumerate(host.slots[self._worker()].pieces(shard)):
+                self._channel.take(view)
+                host.store.apply_piece(shard, number, piece, factor)
 
     def _update(self, header: Header) -> None:
         host = self._host

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, Callable, List
+from typing import Any, Callable, List, Tuple
 
 from reference_trainer.ps.memory import Numbers
 from reference_trainer.ps.plan import Plan, Shard
+
+#: A large shard that is added while it comes is added by so many numbers: 256 KiB stay in a processor's cache.
+PIECE = 1 << 16
 
 
 class Store:
@@ -33,6 +36,7 @@ class Store:
         # Slicing costs as much as adding a small shard: everything is sliced once.
         self._parts = [self.dense[shard.begin : shard.begin + shard.elements] for shard in self.shards]
         self._views = [self._host.bytes_of(shard.begin, shard.elements) for shard in self.shards if self.on_host]
+        self._pieces = [part.split(PIECE) for part in self._parts]
         self._locks = [threading.Lock() for _ in self.shards]
         self._row_locks = [threading.Lock() for _ in plan.tables]
 
@@ -71,6 +75,11 @@ class Store:
         """Add `factor` times `numbers` (on the host) to a shard."""
         with self._locks[shard.number]:
             self._parts[shard.number].add_(numbers if self.on_host else numbers.to(self.device), alpha=factor)
+
+    def apply_piece(self, shard: Shard, piece: int, numbers: Any, factor: float) -> None:
+        """The same for one piece of a shard, on the host alone."""
+        with self._locks[shard.number]:
+            self._pieces[shard.number][piece].add_(numbers, alpha=factor)
 
     def apply_rows(self, table: int, rows: Any, numbers: Any, factor: float) -> None:
         """Add to some rows, given by distinct numbers in the whole table."""
@@ -150,6 +159,11 @@ class Slot:
     def view(self, shard: Shard) -> memoryview:
         """The bytes of that part."""
         return self._views[shard.number]
+
+    def pieces(self, shard: Shard) -> List[Tuple[Any, memoryview]]:
+        """For each piece of a large shard the same memory, to take it to, one after the other: tensor and bytes."""
+        sizes = [min(PIECE, shard.elements - begin) for begin in range(0, shard.elements, PIECE)]
+        return [(self.dense.tensor[:size], self.dense.bytes_of(0, size)) for size in sizes]
 
     def row_part(self, table: int) -> Any:
         """What was pushed for `rows_held(table)`: float32[n, width]."""

@@ -17,17 +17,21 @@ from reference_trainer.ps.channel import Channel, PeerError
 from reference_trainer.ps.drills import Drill
 from reference_trainer.ps.frames import Header
 from reference_trainer.ps.hosting import Guest, Hosting
+from reference_trainer.ps.memory import bytes_of
 from reference_trainer.ps.service import Service
+from reference_trainer.ps.store import PIECE
 
 pytestmark = pytest.mark.smoke
 
+#: More than a piece of a push, and no multiple of one.
+LARGE = {"dense": [["a", [9 * PIECE + 3]]], "tables": []}
 MODEL = {"dense": [["a", [64]]], "tables": [["t", 10, 4]]}
 
 
 class Spoken:
     """A server with one worker, whose words the test chooses."""
 
-    def __init__(self, mode: str = "async") -> None:
+    def __init__(self, mode: str = "async", *, model: dict[str, Any] = MODEL, spares: int = 0) -> None:
         import torch
 
         params = {
@@ -38,7 +42,8 @@ class Spoken:
             "server_endpoints": ["127.0.0.1:1"],
             "endpoint": "127.0.0.1:1",
             "mode": mode,
-            "model": MODEL,
+            "model": model,
+            "spares": spares,
             "secret": secrets.token_hex(32),
             "timeout_s": 10,
         }
@@ -128,6 +133,37 @@ def test_a_push_cut_off_in_the_middle_changes_nothing() -> None:
     assert spoken.host.store.dense.equal(before)
     assert spoken.host.clocks.clock == [0]
     assert spoken.host.clocks.ended is not None and "is gone" in spoken.host.clocks.ended.text
+
+
+def test_a_large_push_is_added_while_it_comes_and_is_whole_in_the_answer() -> None:
+    import torch
+
+    spoken = Spoken(model=LARGE)
+    before = spoken.host.store.dense.clone()
+    pushed = torch.arange(before.numel(), dtype=torch.float32)
+    payload = bytes(bytes_of(pushed)[0])
+    factor = spoken.host.factor
+    for clock in range(2):
+        spoken.send(
+            Header(frames.PUSHPULL, frames.LAST, clock=clock, count=pushed.numel(), bytes=len(payload)), payload
+        )
+        header = spoken.channel.receive()
+        answer = torch.zeros(pushed.numel())
+        assert (header.op, header.bytes) == (frames.DATA, len(payload))
+        spoken.channel.take(bytes_of(answer)[0])
+        before.add_(pushed, alpha=factor)
+        assert torch.equal(answer, before)
+    assert spoken.host.clocks.updates == 2
+    spoken.close()
+
+
+def test_where_a_spare_worker_may_push_again_a_large_push_that_breaks_off_changes_nothing() -> None:
+    spoken = Spoken(model=LARGE, spares=1)
+    before = spoken.host.store.dense.clone()
+    spoken.send(Header(frames.PUSH, frames.LAST, count=before.numel(), bytes=4 * before.numel()), b"\1" * (2 << 20))
+    spoken.close()
+    assert spoken.host.store.dense.equal(before)
+    assert spoken.host.clocks.parts == [0] and 0 in spoken.host.vacant
 
 
 def test_an_update_without_row_numbers_is_about_the_rows_looked_up_last() -> None:
