@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import signal
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.cluster import Cluster, Node, faults
+from tests.cluster import Cluster, faults
 from tests.end_to_end.running import (
     HARD_LIMIT_S,
     NAMED_WITHIN_S,
@@ -21,6 +23,7 @@ from tests.end_to_end.running import (
     give_shards,
     write_job,
 )
+from tests.end_to_end.training import process_on, with_sockets
 
 pytestmark = [
     pytest.mark.cluster,
@@ -31,8 +34,6 @@ pytestmark = [
 
 #: Enough steps that the run is still going on when the fault comes.
 MANY_STEPS = ("--steps", "20000", "--smoke-deadline", "90")
-#: How long a rank may take to import torch and meet the others on a busy machine.
-STARTED_WITHIN_S = 60.0
 
 
 def test_a_healthy_run_is_go(cluster: Cluster, tmp_path: Path) -> None:
@@ -42,6 +43,11 @@ def test_a_healthy_run_is_go(cluster: Cluster, tmp_path: Path) -> None:
     assert checked.report["verdict"] == "go"
     passed = {outcome["id"] for outcome in checked.report["outcomes"] if outcome["status"] == "pass"}
     assert {"LNK001", "LNK002", "SMK001", "SMK002", "SMK003"} <= passed
+    assert not checked.found("SMK013") and not checked.found("SMK011"), checked.text
+    told = [o["subject"] for o in checked.report["outcomes"] if o["id"] == "SMK013"]
+    assert told == ["network cards of the ranks: eth0 on node1, node2, node3, node4"]
+    (bandwidth,) = [o for o in checked.report["outcomes"] if o["id"] == "SMK011"]
+    assert "all_reduce" in bandwidth["subject"] + bandwidth["reason"]
     assert checked.report["coverage"]["broken"] == []
     shown = {one["id"]: one for one in checked.report["exhibits"]}
     assert {mark["state"] for mark in shown["links.reach"]["marks"]} == {"ok"}
@@ -59,9 +65,10 @@ def test_a_rank_gets_a_signal(cluster: Cluster, tmp_path: Path, name: str, kind:
     job = write_job(tmp_path)
     process = cluster.head.popen(command(job, *MANY_STEPS), cwd=str(ROOT), env=THIS_CHECKOUT)
     try:
-        pid = training_rank(cluster.node("node3"))
+        # To the store, to the head and to two peers.
+        pid = process_on(cluster.node("node3"), with_sockets(4))
         signalled = time.monotonic()
-        cluster.node("node3").must(["kill", f"-{name}", str(pid)])
+        os.kill(pid, signal.Signals[f"SIG{name}"])
         text, progress = process.communicate(timeout=HARD_LIMIT_S)
     except BaseException:
         process.kill_session()
@@ -91,28 +98,3 @@ def test_a_rank_that_never_starts(cluster: Cluster, tmp_path: Path) -> None:
     assert "rank 2" in finding["message"]
     assert checked.code == 1
     assert checked.stage_s("smoke") < NAMED_WITHIN_S
-
-
-def training_rank(node: Node) -> int:
-    """The process of the rank on `node`, once it holds the job's connections; pids are the node's own."""
-    deadline = time.monotonic() + STARTED_WITHIN_S
-    while time.monotonic() < deadline:
-        found = node.run(["bash", "-c", _FIND], timeout=10.0).stdout.split()
-        if found:
-            return int(found[0])
-        time.sleep(0.2)
-    raise AssertionError(f"no rank was training on {node.name} after {STARTED_WITHIN_S:g} s")
-
-
-#: Processes that mapped torch and hold at least three established connections: to the store and to two peers.
-_FIND = """
-for p in /proc/[0-9]*; do
-  pid=${p#/proc/}
-  grep -q libtorch_cpu "$p/maps" 2>/dev/null || continue
-  n=0
-  for fd in "$p"/fd/*; do
-    case $(readlink "$fd" 2>/dev/null) in socket:*) n=$((n + 1));; esac
-  done
-  [ "$n" -ge 4 ] && echo "$pid"
-done
-"""

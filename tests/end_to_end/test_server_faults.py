@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import signal
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.cluster import Cluster, Node
+from tests.cluster import Cluster
 from tests.end_to_end.running import (
     HARD_LIMIT_S,
     NAMED_WITHIN_S,
     ROOT,
     SERVER_JOB,
     SERVER_SCRIPT,
+    THIS_CHECKOUT,
     check,
     collect,
     command,
     give_shards,
     write_job,
 )
+from tests.end_to_end.training import connected_at, process_on
 
 pytestmark = [
     pytest.mark.cluster,
@@ -31,7 +35,6 @@ pytestmark = [
 
 #: Enough steps that the run is still going on when the signal comes.
 MANY_STEPS = ("--steps", "20000", "--smoke-deadline", "90")
-STARTED_WITHIN_S = 80.0
 
 
 def test_a_healthy_run_is_go(cluster: Cluster, tmp_path: Path) -> None:
@@ -48,11 +51,11 @@ def test_a_healthy_run_is_go(cluster: Cluster, tmp_path: Path) -> None:
 def test_a_process_gets_a_signal(cluster: Cluster, tmp_path: Path, node: str, who: str, name: str, said: str) -> None:
     give_shards(cluster.nodes)
     job = write_job(tmp_path, SERVER_JOB, SERVER_SCRIPT)
-    process = cluster.head.popen(command(job, *MANY_STEPS), cwd=str(ROOT))
+    process = cluster.head.popen(command(job, *MANY_STEPS), cwd=str(ROOT), env=THIS_CHECKOUT)
     try:
-        pid = training(cluster.node(node))
+        pid = process_on(cluster.node(node), connected_at(6170, 2))
         signalled = time.monotonic()
-        cluster.node(node).must(["kill", f"-{name}", str(pid)])
+        os.kill(pid, signal.Signals[f"SIG{name}"])
         text, progress = process.communicate(timeout=HARD_LIMIT_S)
     except BaseException:
         process.kill_session()
@@ -65,24 +68,3 @@ def test_a_process_gets_a_signal(cluster: Cluster, tmp_path: Path, node: str, wh
     assert checked.took_s < NAMED_WITHIN_S, "from the signal to the end of the whole command"
     reasons = [r.unavailable.reason for r in checked.recording.facts if r.request.group and r.unavailable is not None]
     assert sum(f"because of {who} on {node}" in reason for reason in reasons) == 3, reasons
-
-
-def training(node: Node) -> int:
-    """The server or worker on `node`, once it has both its connections and torch; pids are the node's own."""
-    deadline = time.monotonic() + STARTED_WITHIN_S
-    while time.monotonic() < deadline:
-        found = node.run(["bash", "-c", _FIND], timeout=10.0).stdout.split()
-        if found:
-            return int(found[0])
-        time.sleep(0.2)
-    raise AssertionError(f"nobody was training on {node.name} after {STARTED_WITHIN_S:g} s")
-
-
-#: Processes that mapped torch, where two connections to or from port 6170 (181A) are established.
-_FIND = """
-[ "$(cat /proc/net/tcp /proc/net/tcp6 | grep -cE ':181A [0-9A-F]+:[0-9A-F]{4} 01|[0-9A-F]+:181A 01')" -ge 2 ] || exit 0
-for p in /proc/[0-9]*; do
-  grep -q libtorch_cpu "$p/maps" 2>/dev/null && echo "${p#/proc/}"
-done
-exit 0
-"""

@@ -40,17 +40,6 @@ def test_bytes_that_leave_over_the_management_network_are_found(cluster: Cluster
     assert "eth1 of node3 sent" in finding["message"] and "GLOO_SOCKET_IFNAME=eth0 chooses it" in finding["message"]
 
 
-def test_where_bytes_took_the_chosen_way_it_is_told(cluster: Cluster, tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    give_shards(cluster.nodes)
-    checked = check(cluster, write_job(tmp_path))
-    assert not checked.found("SMK013") and not checked.found("SMK011"), checked.text
-    told = [o["subject"] for o in checked.report["outcomes"] if o["id"] == "SMK013"]
-    assert told == ["network cards of the ranks: eth0 on node1, node2, node3, node4"]
-    (bandwidth,) = [o for o in checked.report["outcomes"] if o["id"] == "SMK011"]
-    assert "all_reduce" in bandwidth["subject"] + bandwidth["reason"]
-
-
 SHARDING = """\
 import argparse
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from tests.suite.second_try import MOST
+from tests.suite.sharing import groups_of
 
 ROOT = Path(__file__).parents[2]
 CONFTEST = f"""\
@@ -79,6 +80,37 @@ def test_healthy():
     code, text = run(tmp_path, tests)
     assert code == 1 and "2 failed" in text, text
     assert "1 tried a second time" in text
+
+
+SHARED = """\
+import os, pytest
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    with (tmp_path_factory.getbasetemp().parent / "made").open("a") as file:
+        file.write(__name__ + " " + os.environ["PYTEST_XDIST_WORKER"] + chr(10))
+
+@pytest.mark.parametrize("number", range(25))
+def test_it(made, number):
+    pass
+"""
+
+
+def test_what_a_file_shares_is_made_once_and_workers_share_the_files(tmp_path: Path) -> None:
+    for name in ("test_a.py", "test_b.py", "test_fault_matrix.py"):
+        (tmp_path / name).write_text(SHARED)
+    code, text = run(tmp_path, SHARED, "-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder")
+    assert code == 0 and "100 passed" in text, text
+    made = [line.split() for line in (tmp_path / "base" / "made").read_text().splitlines()]
+    assert sorted(name for name, _ in made if name != "test_fault_matrix") == ["test_a", "test_b", "test_it"]
+    assert len({worker for _, worker in made}) == 2
+
+
+def test_rows_of_the_matrix_stay_together_by_tens() -> None:
+    rows = [f"a/test_fault_matrix.py::test_it[{number}]" for number in range(25)]
+    found = groups_of([*rows, "a/test_x.py::test_it[a::b]", "a/test_x.py::TestIt::test_it"])
+    assert [found[row][-2:] for row in rows] == ["-0"] * 10 + ["-1"] * 10 + ["-2"] * 5
+    assert [group for group in found.values() if group == "a/test_x.py"] == ["a/test_x.py"] * 2
 
 
 LOCKED = """\
