@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Tuple
+from typing import Any, Optional, Tuple
+
+#: A view of bytes at an address. An array of `ctypes` would do as well, but each size of one is a class of its own, to
+#: be made and collected again.
+_view: Any = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int)(
+    ("PyMemoryView_FromMemory", ctypes.pythonapi)
+)
+#: PyBUF_WRITE
+_WRITABLE = 0x200
 
 
 class Numbers:
@@ -19,9 +27,16 @@ class Numbers:
         self.tensor = torch.zeros(elements, dtype=dtype or torch.float32, pin_memory=pinned)
         size = elements * self.tensor.element_size()
         self._item = self.tensor.element_size()
-        # The array does not own the memory; the tensor beside it does.
-        array = (ctypes.c_char * size).from_address(self.tensor.data_ptr()) if size else bytearray()
-        self.view = memoryview(array).cast("B")
+        self._integers: Optional[memoryview] = None
+        # The view does not own the memory; the tensor beside it does.
+        self.view = _view(self.tensor.data_ptr(), size, _WRITABLE) if size else memoryview(bytearray())
+
+    @property
+    def integers(self) -> memoryview:
+        """The numbers as integers of Python, where they are int64."""
+        if self._integers is None:
+            self._integers = self.view.cast("q")
+        return self._integers
 
     def bytes_of(self, begin: int, elements: int) -> memoryview:
         """The bytes of some of the numbers."""
@@ -33,7 +48,7 @@ def bytes_of(tensor: Any) -> Tuple[memoryview, ...]:
     size = tensor.numel() * tensor.element_size()
     if not size:
         return ()
-    return (memoryview((ctypes.c_char * size).from_address(tensor.data_ptr())).cast("B"),)
+    return (_view(tensor.data_ptr(), size, _WRITABLE),)
 
 
 def empty(rows: int, width: int) -> Tuple[Any, Tuple[memoryview, ...]]:

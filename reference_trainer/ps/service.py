@@ -10,6 +10,7 @@ from reference_trainer.ps.channel import PeerError
 from reference_trainer.ps.clocks import Ended
 from reference_trainer.ps.frames import Header
 from reference_trainer.ps.hosting import Guest, Hosting
+from reference_trainer.ps.memory import Numbers
 from reference_trainer.ps.plan import Shard
 from reference_trainer.ps.turns import Apart
 
@@ -194,7 +195,7 @@ class Service:
             self._channel.take(slot.row_numbers[table].bytes_of(0, header.count * width))
             slot.held[table] = header.count
             if not same:
-                self._check_rows(slot.rows_held(table), table)
+                self._check_rows(slot.rows[table], header.count, table)
             if not self._sync:
                 held, numbers = slot.rows_held(table), slot.row_part(table)
                 self._work(header.bytes, host.store.apply_rows, table, held, numbers, self._factor_of(header))
@@ -328,7 +329,7 @@ class Service:
         rows = slot.looked_up[table]
         self._channel.take(rows.bytes_of(0, header.count))
         wanted = rows.tensor[: header.count]
-        self._check_rows(wanted, table)
+        self._check_rows(rows, header.count, table)
         slot.asked[table] = header.count
         self._arrived_at(header.clock)
         self._guest.lookups += 1
@@ -403,8 +404,8 @@ class Service:
         if header.count > most:
             raise self._confused("speaks of %d rows of a table; at most %d are taken" % (header.count, most))
 
-    def _check_rows(self, rows: object, table: int) -> None:
-        if not self._host.store.place_is_here(rows, table):
+    def _check_rows(self, rows: Numbers, count: int, table: int) -> None:
+        if not self._host.store.place_is_here(rows, count, table):
             raise self._confused("speaks of rows that are not sorted, not distinct or not here")
 
     def _refuse_payload(self, header: Header) -> None:

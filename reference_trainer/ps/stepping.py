@@ -166,11 +166,16 @@ class Stepping:
         done = Trained()
         if first >= told.steps:
             return done
-        client.ask_dense(first)
-        client.receive_dense()
         asked = self._distinct(first)
-        self._ask(asked, first)
+        client.ask_dense(first)
+        in_passing = _in_passing(asked)
+        if in_passing:
+            self._ask(asked, first)
+        client.flush()
         following = self._distinct(first + 1)
+        client.receive_dense()
+        if not in_passing:
+            self._ask(asked, first)
         values = self._answers(asked)
         waited = prepared_s = 0.0
         lent: List[Any] = []
@@ -188,7 +193,7 @@ class Stepping:
             rows = [part for part, _ in asked]
             # The next rows are asked for in the same breath: one message up and one down for each step.
             client.push(step, rows, row_gradients, pull=not last)
-            in_passing = all(part.rows.numel() <= _ROWS_IN_PASSING for part, _ in following)
+            in_passing = _in_passing(following)
             if in_passing:
                 self._ask(following, step + 1)
             client.flush()
@@ -348,6 +353,11 @@ class Stepping:
         some = list(workers)[:64]
         found = [told.task.ids(table, worker, step) for worker in some for step in range(min(told.steps, 64))]
         return torch.unique(torch.cat(found)) if found else torch.zeros(0, dtype=torch.int64)
+
+
+def _in_passing(asked: List[Any]) -> bool:
+    """Whether these rows may be asked for before the reply to a pull was taken."""
+    return all(part.rows.numel() <= _ROWS_IN_PASSING for part, _ in asked)
 
 
 def gradients_of(task: Any, worker: int, step: int, leaves: List[Any], asked: List[Any], dense: int) -> Any:
