@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, Callable, List, Tuple
+from typing import Any, Callable, Dict, List, Tuple
 
 from reference_trainer.ps.memory import Numbers
 from reference_trainer.ps.plan import Plan, Shard
 
-#: A large shard that is added while it comes is added by so many numbers: 256 KiB stay in a processor's cache.
+#: A large shard that is added while it comes is added by so many numbers at most: 256 KiB stay in a processor's cache.
 PIECE = 1 << 16
+#: And in so many pieces at least, because only the last one is added when all of it is there.
+_LEAST_PIECES = 8
 
 
 class Store:
@@ -36,7 +38,7 @@ class Store:
         # Slicing costs as much as adding a small shard: everything is sliced once.
         self._parts = [self.dense[shard.begin : shard.begin + shard.elements] for shard in self.shards]
         self._views = [self._host.bytes_of(shard.begin, shard.elements) for shard in self.shards if self.on_host]
-        self._pieces = [part.split(PIECE) for part in self._parts]
+        self._pieces = [part.split(piece_of(part.numel())) for part in self._parts]
         self._locks = [threading.Lock() for _ in self.shards]
         self._row_locks = [threading.Lock() for _ in plan.tables]
 
@@ -152,6 +154,7 @@ class Slot:
         self.outgoing = Numbers(largest, pinned=pinned)
         self.outgoing_rows = [Numbers(capacity(t) * table.width) for t, table in enumerate(plan.tables)]
         self.widths = [table.width for table in plan.tables]
+        self._pieces: Dict[int, List[Tuple[Any, memoryview]]] = {}
 
     def part(self, shard: Shard) -> Any:
         """What was pushed for a shard: float32[elements]."""
@@ -163,8 +166,14 @@ class Slot:
 
     def pieces(self, shard: Shard) -> List[Tuple[Any, memoryview]]:
         """For each piece of a large shard the same memory, to take it to, one after the other: tensor and bytes."""
-        sizes = [min(PIECE, shard.elements - begin) for begin in range(0, shard.elements, PIECE)]
-        return [(self.dense.tensor[:size], self.dense.bytes_of(0, size)) for size in sizes]
+        found = self._pieces.get(shard.elements)
+        if found is None:
+            size = piece_of(shard.elements)
+            whole, rest = divmod(shard.elements, size)
+            sizes = [size] * whole + ([rest] if rest else [])
+            found = [(self.dense.tensor[:size], self.dense.bytes_of(0, size)) for size in sizes]
+            self._pieces[shard.elements] = found
+        return found
 
     def row_part(self, table: int) -> Any:
         """What was pushed for `rows_held(table)`: float32[n, width]."""
@@ -179,6 +188,11 @@ class Slot:
     def rows_held(self, table: int) -> Any:
         """The rows that a push speaks of: int64[n]."""
         return self.rows[table].tensor[: self.held[table]]
+
+
+def piece_of(elements: int) -> int:
+    """How many numbers of a shard of so many are added at once, where it is added while it comes."""
+    return max(1, min(PIECE, -(-elements // _LEAST_PIECES)))
 
 
 def add_rows(table: Any, rows: Any, numbers: Any, factor: float) -> None:

@@ -135,10 +135,11 @@ def test_a_push_cut_off_in_the_middle_changes_nothing() -> None:
     assert spoken.host.clocks.ended is not None and "is gone" in spoken.host.clocks.ended.text
 
 
-def test_a_large_push_is_added_while_it_comes_and_is_whole_in_the_answer() -> None:
+@pytest.mark.parametrize("elements", [4 * PIECE, 9 * PIECE + 3])
+def test_a_large_push_is_added_while_it_comes_and_is_whole_in_the_answer(elements: int) -> None:
     import torch
 
-    spoken = Spoken(model=LARGE)
+    spoken = Spoken(model={"dense": [["a", [elements]]], "tables": []})
     before = spoken.host.store.dense.clone()
     pushed = torch.arange(before.numel(), dtype=torch.float32)
     payload = bytes(bytes_of(pushed)[0])
