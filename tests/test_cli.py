@@ -273,9 +273,11 @@ def test_colour_on_a_terminal(tree: Path, environment: dict[str, str], colored: 
     assert (b"\x1b[" in seen) is colored
 
 
-def test_select_ignore_and_fail_on(tree: Path) -> None:
+def test_select_ignore_and_fail_on(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tree)
+
     def exit_code(*options: str) -> int:
-        return run("lint", "bad", *options, cwd=tree).returncode
+        return called("lint", "bad", *options)
 
     assert exit_code("--select", "rendezvous-on-loopback") == 1
     assert exit_code("--select", "FIL") == 0

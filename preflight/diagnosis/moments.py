@@ -32,6 +32,9 @@ _YEAR_S = 366 * _DAY_S
 def moment_in(text: str) -> Moment | None:
     """The time near the beginning of a line; None where it has none. A clock without a date is none."""
     head = text[:_WITHIN]
+    # Every form holds hours, minutes and seconds; most lines do not, and lines before an event are looked at by dozens.
+    if head.count(":") < 2:
+        return None
     for form in _FORMS:
         match = form.search(head)
         if match is not None and (moment := _moment(match)) is not None:

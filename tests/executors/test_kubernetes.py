@@ -312,8 +312,8 @@ from preflight.node.wire import Ask, Context
 
 async def main():
     executor = KubernetesExecutor().configured({"kubeconfig": sys.argv[1], "manifest": sys.argv[2], "create": "yes"})
-    gathered = await executor.gather(Wanted(deadline_s=10))
-    async with open_fleet(executor, gathered.nodes, deadline_s=10, extra=SHIPPED) as fleet:
+    gathered = await executor.gather(Wanted(deadline_s=30))
+    async with open_fleet(executor, gathered.nodes, deadline_s=30, extra=SHIPPED) as fleet:
         for session in fleet.sessions.values():
             context = Context(sys.executable, environment={"RUN": "cloud"})
             session.start(Ask(0, "shipped.probes:stubborn", {}, 60.0, context), lambda event: print(event, flush=True))
