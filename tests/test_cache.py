@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from preflight import api, remembering
+from preflight.brief import Read
 from preflight.cache import Cache, default_folder
 from preflight.configuration import Configuration
 from preflight.recording import Recording
@@ -198,9 +199,9 @@ def test_what_is_kept_for_nodes_lies_in_no_tree_and_no_repository(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / place))
     given: list[Cache | None] = []
 
-    def record(base: Recording, *_: Any, cache: Cache | None, **__: Any) -> Recording:
+    def record(verb: str, read: Read, *_: Any, cache: Cache | None, **__: Any) -> Recording:
         given.append(cache)
-        return base
+        return read(lambda step: None).base
 
     monkeypatch.setattr("preflight.run.record", record)
     api.check([tree], CheckOptions(), root=tree)

@@ -26,11 +26,12 @@ from preflight.request import probe_name
 from preflight.run import CheckOptions
 from preflight.saved import load, save
 from preflight.wish import job_of, read_drill
+from tests.ports import free_port
 
 RUN = """\
 #!/usr/bin/env bash
 export GLOO_SOCKET_IFNAME=lo
-torchrun --nnodes=2 --nproc_per_node=1 --node_rank="$R" --master_addr=localhost --master_port=29547 train.py
+torchrun --nnodes=2 --nproc_per_node=1 --node_rank="$R" --master_addr=localhost --master_port={port} train.py
 """
 HERE = ("--on", "local", "--hosts", "a,b", "--python", sys.executable)
 
@@ -38,7 +39,7 @@ HERE = ("--on", "local", "--hosts", "a,b", "--python", sys.executable)
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working directory, with a job that lint finds fault with: its two nodes meet at localhost."""
-    (tmp_path / "run.sh").write_text(RUN)
+    (tmp_path / "run.sh").write_text(RUN.replace("{port}", str(free_port())))
     (tmp_path / "train.py").write_text("import torch.distributed as dist\ndist.init_process_group('gloo')\n")
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -218,7 +219,7 @@ def test_a_port_that_the_job_names_is_taken_as_it_is(folder: Path) -> None:
     needs_torch()
     with socket.create_server(("", 0)) as held:
         port = held.getsockname()[1]
-        (folder / "run.sh").write_text(RUN.replace("29547", str(port)))
+        (folder / "run.sh").write_text(RUN.replace("{port}", str(port)))
         options = CheckOptions(hosts="a,b", executor="local", python=sys.executable)
         _, report = api.smoke(["run.sh"], options)
     assert report.exit_code == 1

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.end_to_end.running import ROOT
+from tests.ports import free_port
 
 JOB = """\
-torchrun --nnodes=2 --nproc_per_node=1 --node_rank="$NODE_RANK" --master_addr=localhost --master_port=29518 train.py{}
+torchrun --nnodes=2 --nproc_per_node=1 --node_rank="$NODE_RANK" --master_addr=localhost --master_port={} train.py{}
 """
 
 
@@ -26,7 +27,7 @@ torchrun --nnodes=2 --nproc_per_node=1 --node_rank="$NODE_RANK" --master_addr=lo
     ids=["error", "suppressed", "kept going"],
 )
 def test_errors_stop_the_smoke_run(tmp_path: Path, comment: str, options: list[str], skipped: bool) -> None:
-    (tmp_path / "run.sh").write_text(JOB.format(comment))
+    (tmp_path / "run.sh").write_text(JOB.format(free_port(), comment))
     (tmp_path / "train.py").write_text("print('nothing distributed here')\n")
     # An interpreter that ends at once: whether ranks were to be started is the question, not how they fare.
     command = [sys.executable, "-m", "preflight", "check", str(tmp_path / "run.sh"), "--on", "local"]

@@ -13,9 +13,10 @@ import psutil
 import pytest
 
 from tests.end_to_end.running import ROOT
+from tests.ports import free_port
 
 JOB = """\
-torchrun --nnodes=2 --nproc_per_node=1 --node_rank="$NODE_RANK" --master_addr=127.0.0.1 --master_port=29517 train.py
+torchrun --nnodes=2 --nproc_per_node=1 --node_rank="$NODE_RANK" --master_addr=127.0.0.1 --master_port={} train.py
 """
 #: How long preflight and everything it started may take to be gone.
 GONE_WITHIN_S = 5.0
@@ -23,7 +24,7 @@ GONE_WITHIN_S = 5.0
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_partial_report_is_written(tmp_path: Path, number: signal.Signals, code: int) -> None:
-    (tmp_path / "run.sh").write_text(JOB)
+    (tmp_path / "run.sh").write_text(JOB.format(free_port()))
     (tmp_path / "train.py").write_text('import torch.distributed as dist\n\ndist.init_process_group("gloo")\n')
     command = [sys.executable, "-m", "preflight", "check", str(tmp_path / "run.sh"), "--on", "local"]
     # An interpreter that never answers, so that the run is still at it when the signal comes.
