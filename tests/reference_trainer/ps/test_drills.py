@@ -79,7 +79,8 @@ def test_one_flipped_bit_of_a_push_is_found_where_it_arrives(parts: Parts, mode:
 
 
 def test_one_flipped_bit_in_a_servers_memory_is_found_by_the_workers(parts: Parts) -> None:
-    drill = {"kind": "flip", "shard": 0, "element": 5, "bit": 3, "step": 3}
+    # A low bit of a sum may be rounded away by what is added later, and is no fault then.
+    drill = {"kind": "flip", "shard": 0, "element": 5, "bit": 21, "step": 3}
     answers = drilled(parts, "server 0", drill, mode="async")
     assert mismatches(answers.servers) == [], "every push was right"
     _, workers = answers.reports
