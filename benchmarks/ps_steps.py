@@ -2,7 +2,9 @@
 
 Two models: a dense one (784-256-10, 814 KB up and down in each step) and a sparse one (26 rows a sample of a table of
 1,000,000 x 16). pyzmq and numpy come from `$PREFLIGHT_PS_PEERS`, or are installed into a folder that is removed again;
-Ray is used where it is installed. All contestants run at once and take turns, one working while the others wait.
+Ray is used where it is installed. All contestants run at once and take turns. While one works the others are stopped,
+because some of them are busy while they wait: threads of torch RPC look at shared memory without end. Only processes of
+Ray go on, which its own supervisors would take for dead.
 """
 
 from __future__ import annotations
@@ -36,12 +38,19 @@ AIMS = {"pyzmq": 1.2, "torch RPC": 2.0, "Ray": 4.0, "paddle": 5.0}
 
 @dataclass
 class Contestant:
-    """Processes that train on demand."""
+    """Processes that train on demand. Those that are `idle` between their turns need not be stopped then."""
 
     name: str
     steps: Callable[[int], list[float]]
     pids: list[int]
     close: Callable[[], None]
+    idle: bool = False
+
+    def tell(self, number: signal.Signals) -> None:
+        """Stop or continue all of them."""
+        if not self.idle:
+            for pid in self.pids:
+                os.kill(pid, number)
 
 
 def main() -> int:
@@ -74,9 +83,12 @@ def turns(title: str, makers: Sequence[Callable[[], Contestant]], count: int, ro
     try:
         for number in range(rounds + 1):
             for contestant in contestants:
+                if number:
+                    contestant.tell(signal.SIGCONT)
                 spent = sum(map(of_process, contestant.pids))
                 seconds = max(contestant.steps(count))
                 cpu_s = sum(map(of_process, contestant.pids)) - spent
+                contestant.tell(signal.SIGSTOP)
                 if number:
                     found[contestant.name].append((seconds / count, cpu_s / count))
     finally:
@@ -231,7 +243,7 @@ def over_ray(options: dict[str, int]) -> Contestant:
     from benchmarks import ps_peers
 
     run = ps_peers.RayRun(options, WORKERS, rate())
-    return Contestant("Ray", run.steps, run.pids, run.close)
+    return Contestant("Ray", run.steps, run.pids, run.close, idle=True)
 
 
 def rate() -> float:
