@@ -23,8 +23,6 @@ VOLATILE = (
 )
 #: Interfaces that containers and virtual machines come and go with.
 PASSING = ("veth", "docker", "br-", "cali", "cni", "flannel", "lxc", "tap", "vnet", "virbr", "kube-", "ifb", "dummy")
-#: Folders of settings for each interface, a hundred for each. Nothing of a job goes through these devices.
-_IDLE = ("lo",)
 _MOST = 8000
 _LONGEST = 512
 
@@ -65,9 +63,7 @@ def read(root: str) -> Tuple[Dict[str, str], int]:
             continue
         for entry, is_folder in listed:
             name = prefix + entry
-            if name.startswith(VOLATILE) or entry == "stable_secret":
-                continue
-            if is_folder and (entry.startswith(PASSING) or entry in _IDLE):
+            if name.startswith(VOLATILE) or entry == "stable_secret" or (is_folder and entry.startswith(PASSING)):
                 continue
             if is_folder:
                 folders.append((folder + "/" + entry, name + "."))
