@@ -26,7 +26,6 @@ from anyio.abc import TaskStatus
 
 from preflight.brief import Briefing, Known, Read
 from preflight.engine import SMOKE, outcomes_of
-from preflight.errors import UsageError
 from preflight.executors.base import Forward, Wanted
 from preflight.fleet import open_fleet
 from preflight.judgement import STAGES
@@ -116,8 +115,8 @@ def record(
         _in_a_loop(run)
     except (KeyboardInterrupt, asyncio.CancelledError):  # Python 3.10 lets the cancelling by Ctrl-C out as it is
         run.interrupt(130)
-    if run.mistake is not None:
-        raise run.mistake
+    if run.failure is not None:
+        raise run.failure
     return run.recording()
 
 
@@ -151,8 +150,8 @@ class _Run:
         self._executor = ""
         self._origin: Origin | None = None
         self._cluster: Cluster | None = None
-        #: What the user did wrong, if that turned out under way.
-        self.mistake: UsageError | None = None
+        #: What ended it before its time: what the user did wrong, or a bug.
+        self.failure: Exception | None = None
 
     def _context_of(self, base: Recording) -> ContextChoice:
         options = self._options
@@ -202,15 +201,15 @@ class _Run:
             async def read() -> None:
                 try:
                     await self._briefing.learn()
-                except UsageError as error:
-                    self.mistake = error
+                except Exception as error:
+                    self.failure = error
                     group.cancel_scope.cancel()
 
             try:
                 await self.carry_out(lambda: group.start_soon(read))
-            except UsageError as error:
+            except Exception as error:
                 # Raised by `record`, outside the task group, which would wrap it.
-                self.mistake = self.mistake or error
+                self.failure = self.failure or error
             group.cancel_scope.cancel()
 
     async def _watch_for_sigterm(

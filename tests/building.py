@@ -5,12 +5,16 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jsonschema
+import pytest
 
+from preflight import catalog
 from preflight.catalog import Broken
+from preflight.executors.base import Executor
 from preflight.job import WHOLE_JOB, Claim, InputFile, Job, Known, Plain, Relation, Scope, Span, Strength, Value
 from preflight.judgement import Check, Rule, Verdict, check, rule
 from preflight.outcome import Confidence, Evidence, Severity
@@ -173,3 +177,11 @@ def _validator(name: str) -> Any:
     schema = json.loads((DOCS / f"{name}.schema.json").read_text())
     jsonschema.Draft202012Validator.check_schema(schema)
     return jsonschema.Draft202012Validator(schema)
+
+
+def executor_more(monkeypatch: pytest.MonkeyPatch, executor: Executor) -> None:
+    """Have this executor among those that there are, in front of them."""
+    loaded = catalog.load(catalog.EXECUTORS)
+    more = replace(loaded, items=(executor, *loaded.items))
+    real = catalog.load
+    monkeypatch.setattr(catalog, "load", lambda group: more if group == catalog.EXECUTORS else real(group))

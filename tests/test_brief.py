@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 import anyio
 import pytest
 
-from preflight import catalog
 from preflight.brief import Brief
 from preflight.bundle import node_bundle
 from preflight.errors import UsageError
@@ -20,7 +19,7 @@ from preflight.executors.local import LocalExecutor
 from preflight.progress import Progress, Step
 from preflight.recording import Node, Recording
 from preflight.run import CheckOptions, record
-from tests.building import claim, job
+from tests.building import claim, executor_more, job
 
 #: What is waited for comes at once, or the test fails.
 SOON_S = 20.0
@@ -52,10 +51,7 @@ class Knocking:
 def knocking(monkeypatch: pytest.MonkeyPatch) -> Iterator[Knocking]:
     """An executor more than there are."""
     executor = Knocking()
-    loaded = catalog.load(catalog.EXECUTORS)
-    more = replace(loaded, items=(executor, *loaded.items))
-    real = catalog.load
-    monkeypatch.setattr(catalog, "load", lambda group: more if group == catalog.EXECUTORS else real(group))
+    executor_more(monkeypatch, executor)
     yield executor
 
 
@@ -94,6 +90,19 @@ def test_a_mistake_in_the_job_is_told_when_nodes_are_being_reached_too(knocking:
     with pytest.raises(UsageError, match="nothing to check"):
         record("check", lambda tell: Brief(replace(BASE, jobs=()), (), ()), OPTIONS)
     assert knocking.closed
+
+
+@pytest.mark.parametrize("opens_named", [True, False])
+def test_a_bug_in_the_reading_is_raised_as_it_is(knocking: Knocking, opens_named: bool) -> None:
+    knocking.opens_named = opens_named
+
+    def read(tell: Progress) -> Brief:
+        raise ZeroDivisionError("of a reader's own")
+
+    with pytest.raises(ZeroDivisionError, match="of a reader's own"):
+        record("check", read, OPTIONS)
+    # Before the job is read nothing was opened, and so there is nothing to close.
+    assert bool(knocking.closed) is opens_named
 
 
 def test_whoever_watches_hears_of_the_reading_in_the_thread_of_the_run(knocking: Knocking) -> None:

@@ -27,7 +27,7 @@ from preflight.executors.base import (
 from preflight.job import Job
 from preflight.recording import Node, Origin, Recording
 from preflight.run import CheckOptions, record
-from tests.building import claim, job
+from tests.building import claim, executor_more, job
 
 
 def _a_number(value: str) -> str:
@@ -70,10 +70,7 @@ class Pretended:
 def pretended(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pretended]:
     """An executor more than there are."""
     executor = Pretended()
-    loaded = catalog.load(catalog.EXECUTORS)
-    more = replace(loaded, items=(executor, *loaded.items))
-    real = catalog.load
-    monkeypatch.setattr(catalog, "load", lambda group: more if group == catalog.EXECUTORS else real(group))
+    executor_more(monkeypatch, executor)
     yield executor
 
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from preflight_checks.probes.ports import bindable, holders_of, parse_tcp_table
+from preflight_checks.probes.ports import bindable, bound, holders_of, parse_tcp_table, vacant
+from tests.ports import free_port
 
 
 @pytest.fixture
@@ -26,6 +27,32 @@ def test_a_held_port_is_in_use_by_this_process(held: int) -> None:
         (os.getpid(), f"127.0.0.1:{held}", True)
     ]
     assert "python" in state.holders[0].command or "pytest" in state.holders[0].command
+
+
+@pytest.mark.parametrize(
+    ("family", "address"),
+    [
+        (socket.AF_INET, "127.0.0.1"),
+        (socket.AF_INET, "0.0.0.0"),
+        (socket.AF_INET6, "::1"),
+        (socket.AF_INET6, "::"),
+    ],
+)
+def test_a_port_is_vacant_where_nobody_listens_at_any_address(family: socket.AddressFamily, address: str) -> None:
+    port = free_port()
+    assert vacant(port) and vacant(port), "to look at it leaves nothing behind"
+    with bound(family, (address, port)):
+        assert not vacant(port)
+    assert vacant(port)
+
+
+def test_looking_whether_a_port_is_vacant_keeps_nobody_from_it() -> None:
+    port = free_port()
+    with socket.socket(socket.AF_INET6) as looking:
+        # What `vacant` does for an instant.
+        looking.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        looking.bind(("::", port))
+        assert bindable({"port": port}).problem == ""
 
 
 def test_a_port_that_was_let_go_can_be_bound_at_once() -> None:
