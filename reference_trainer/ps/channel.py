@@ -96,6 +96,8 @@ class Channel:
         #: Bytes that the other side had not acknowledged when it was looked last.
         self._unsent = 0
         self._queued: List[memoryview] = []
+        #: A frame was begun whose end is still to be offered.
+        self._cut = False
         self._sending = threading.Lock()
         #: Hears when the other side has kept a call waiting for a moment, and when that is over.
         self.noticed: Callable[[bool], None] = lambda lasts: None
@@ -111,6 +113,27 @@ class Channel:
     def queue(self, parts: List[memoryview]) -> None:
         """Send these bytes before the next wait for the other side: together with what else is queued by then."""
         self._queued += parts
+
+    def offer(self, parts: List[memoryview], *, whole: bool) -> None:
+        """Queue these bytes, and send of all that is queued what the kernel takes without a wait. Raises PeerError.
+
+        For answers to what the other side still sends: it reads nothing before it has sent everything, so who waited
+        for that here would wait for ever.
+
+        Args:
+            whole: a frame ends with these bytes; else the rest of it is to be offered before anything else is sent.
+        """
+        with self._sending:
+            self._cut = not whole
+            self._queued += parts
+            try:
+                sent = self._socket.sendmsg(self._queued[:_MOST_PARTS], (), socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                raise self._gone(error) from error
+            self.bytes_out += sent
+            self._queued = _behind(self._queued, sent)
 
     def flush(self) -> None:
         """Send what is queued."""
@@ -142,8 +165,7 @@ class Channel:
                 self._goes_on()
                 self.bytes_out += sent
                 left -= sent
-                if left:
-                    parts = _behind(parts, sent)
+                parts = _behind(parts, sent)
 
     def receive(self, deadline: Optional[float] = None) -> Header:
         """The next header. Its payload must be taken with `take` before the next one is asked for.
@@ -212,7 +234,12 @@ class Channel:
         return data.decode("utf-8", "replace")
 
     def say_error(self, text: str, flags: int = 0) -> None:
-        """Tell the other side why this connection ends; whether it still hears that does not matter."""
+        """Tell the other side why this connection ends; whether it still hears that does not matter.
+
+        In the middle of a frame it is not told: it would take the words for numbers.
+        """
+        if self._cut:
+            return
         data = text.encode("utf-8")[: frames.TEXT_BYTES]
         limit_s, self.limit_s = self.limit_s, min(1.0, self.limit_s)
         try:
@@ -310,11 +337,11 @@ class Channel:
 
 def _behind(parts: List[memoryview], sent: int) -> List[memoryview]:
     """What is left of these parts when so many bytes of them were sent."""
-    place = 0
-    while sent >= len(parts[place]):
-        sent -= len(parts[place])
-        place += 1
-    return [parts[place][sent:], *parts[place + 1 :]]
+    for place, part in enumerate(parts):
+        if sent < len(part):
+            return [part[sent:], *parts[place + 1 :]]
+        sent -= len(part)
+    return []
 
 
 def address_of(connection: socket.socket, *, peer: bool) -> str:

@@ -53,7 +53,9 @@ class Clocks:
         self._bound = bound
         self._apply_round = apply_round
         self._at_barrier: Set[int] = set()
+        #: After how many updates each worker read last, and where it reads already while its push comes.
         self._read_at = [0] * workers
+        self._reads_at: Dict[int, int] = {}
         self._pushed_s = [0.0] * workers
         self._waiting: Dict[int, float] = {}
 
@@ -87,6 +89,8 @@ class Clocks:
             between = self.updates - self._read_at[worker]
             self.overtaken[between] = self.overtaken.get(between, 0) + 1
             self.updates += 1
+            if worker in self._reads_at:
+                self._read_at[worker] = self._reads_at.pop(worker)
             if self.mode == SYNC and min(self.clock) > self.applied:
                 self._apply_round()
                 self.applied += 1
@@ -96,11 +100,15 @@ class Clocks:
     def await_read(self, worker: int, clock: int, tell: Callable[[Sequence[int]], None]) -> float:
         """Wait until a worker at `clock` may read; returns the seconds. `tell` hears each second whom it waits for."""
         if self.mode in (ASYNC, GEO):
-            with self.changed:
-                self._measure(worker, clock)
+            self.reads(worker, clock)
             return 0.0
         need = clock if self.mode == SYNC else clock - self._bound
         return self._await(worker, lambda: self._laggards(need), tell, lambda: self._measure(worker, clock))
+
+    def reads(self, worker: int, clock: int) -> None:
+        """A worker at `clock` reads what holds now; the push before `clock` may still be on its way."""
+        with self.changed:
+            self._measure(worker, clock)
 
     def await_room(self, worker: int, clock: int, tell: Callable[[Sequence[int]], None]) -> float:
         """Wait until the push before `clock` was applied, so that its memory may be written again (mode `sync`)."""
@@ -156,9 +164,14 @@ class Clocks:
         return [w for w in range(self.workers) if self.clock[w] < need]
 
     def _measure(self, worker: int, clock: int) -> None:
-        ahead = max(0, clock - min(self.clock))
+        slowest = min(self.clock)
+        if clock > self.clock[worker]:
+            slowest = min([clock] + [at for other, at in enumerate(self.clock) if other != worker])
+            self._reads_at[worker] = self.updates + 1
+        else:
+            self._read_at[worker] = self.updates
+        ahead = max(0, clock - slowest)
         self.staleness[ahead] = self.staleness.get(ahead, 0) + 1
-        self._read_at[worker] = self.updates
 
     def _await(
         self,

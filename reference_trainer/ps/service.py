@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, List, Optional, Sequence
+from typing import Optional, Sequence
 
 from reference_trainer.ps import clocks, frames, places, settings
+from reference_trainer.ps.answers import Answer
 from reference_trainer.ps.channel import PeerError
 from reference_trainer.ps.clocks import Ended
 from reference_trainer.ps.frames import Header
 from reference_trainer.ps.hosting import Guest, Hosting
 from reference_trainer.ps.memory import Numbers
 from reference_trainer.ps.plan import Shard
-from reference_trainer.ps.turns import Apart
+from reference_trainer.ps.turns import LARGE_BYTES, Apart
 
 _SCRAP_BYTES = 1 << 20
 _IDLE_S = 1.0
 _MOMENT_S = 0.3
-#: What is larger is worth a processor of its own.
-_LARGE_BYTES = 1 << 20
 
 
 class Service:
@@ -47,6 +46,7 @@ class Service:
         self._channel.turn = host.turn
         #: Around waits, and around what is large: the others go on meanwhile.
         self._apart = Apart(host.turn)
+        self._answer = Answer(host, guest, self._apart)
         self._scrap = memoryview(bytearray(_SCRAP_BYTES))
         #: Parts before these were applied for the worker whose place this one took: (clock, parts).
         self._done_before = (-1, 0)
@@ -58,6 +58,8 @@ class Service:
             while not host.ready.wait(_IDLE_S):
                 if host.clocks.ended is not None:
                     raise host.clocks.ended
+            if not host.store.on_host:
+                self._apart.least_bytes = 0
             if guest.spare:
                 places.wait(host, guest)
             host.turn.acquire()
@@ -105,11 +107,11 @@ class Service:
         if header.op == frames.PUSHPULL or header.op == frames.PUSH:
             self._push(header)
             if header.op == frames.PUSHPULL:
-                self._pull(header, header.clock + 1)
+                self._pull(header.clock + 1)
             host.patience.note(time.monotonic() - began)
         elif header.op == frames.PULL:
             self._refuse_payload(header)
-            self._pull(header, header.clock)
+            self._pull(header.clock)
         elif header.op == frames.LOOKUP:
             self._lookup(header)
         elif header.op == frames.UPDATE:
@@ -148,13 +150,15 @@ class Service:
             slot = host.slots[self._worker()]
             if self._shards:
                 shard = self._shards[header.shard]
-                if shard.bytes >= _LARGE_BYTES and self._may_stream():
-                    self._stream(shard, self._factor_of(header))
+                if shard.bytes >= LARGE_BYTES and self._may_stream():
+                    self._stream(header, shard)
                 else:
                     self._channel.take(slot.view(shard))
                     host.check_push(self._guest.index, header.clock, shard)
                     if not self._sync:
-                        self._work(shard.bytes, host.store.apply, shard, slot.part(shard), self._factor_of(header))
+                        self._apart.work(
+                            shard.bytes, host.store.apply, shard, slot.part(shard), self._factor_of(header)
+                        )
             self._finished(header, part)
 
     def _may_stream(self) -> bool:
@@ -167,13 +171,18 @@ class Service:
         training = host.clocks.phase == settings.TRAINING
         return training and not self._sync and not host.told.spares and host.store.on_host
 
-    def _stream(self, shard: Shard, factor: float) -> None:
+    def _stream(self, header: Header, shard: Shard) -> None:
         """Take a shard and add it, piece by piece: whoever reads meanwhile sees some pieces of it and not others."""
-        host = self._host
+        host, factor = self._host, self._factor_of(header)
+        answers = header.op == frames.PUSHPULL and self._answer.may_begin(shard)
         with self._apart:
+            if answers:
+                self._answer.begin(header.clock + 1)
             for number, (piece, view) in enumerate(host.slots[self._worker()].pieces(shard)):
                 self._channel.take(view)
                 host.store.apply_piece(shard, number, piece, factor)
+                if answers:
+                    self._answer.add(number)
 
     def _update(self, header: Header) -> None:
         host = self._host
@@ -198,7 +207,7 @@ class Service:
                 self._check_rows(slot.rows[table], header.count, table)
             if not self._sync:
                 held, numbers = slot.rows_held(table), slot.row_part(table)
-                self._work(header.bytes, host.store.apply_rows, table, held, numbers, self._factor_of(header))
+                self._apart.work(header.bytes, host.store.apply_rows, table, held, numbers, self._factor_of(header))
             self._finished(header, table)
 
     def _begins(self, header: Header, part: int) -> bool:
@@ -291,32 +300,12 @@ class Service:
         told = "push %d of worker %d to server %d (%s phase)%s %s"
         host.clocks.note(told % (clock, self._guest.index, host.told.index, phase, of, what))
 
-    def _pull(self, header: Header, clock: int) -> None:
-        host, worker = self._host, self._worker()
+    def _pull(self, clock: int) -> None:
         self._arrived_at(clock)
         self._guest.pulls += 1
-        phase = host.clocks.phase
-        if phase in (settings.EXACT, settings.TRAINING):
+        if not self._answer.begun and self._host.clocks.phase in (settings.EXACT, settings.TRAINING):
             self._await_read(clock)
-        # Nobody writes while workers of a synchronous round read, nor between the phases.
-        quiet = self._sync or host.told.workers == 1 or phase in (settings.EXACT_READ, settings.READ)
-        slot = host.slots[worker]
-        parts: List[memoryview] = []
-        for shard in self._shards:
-            header = Header(frames.DATA, 0, worker, clock, shard.number, shard.elements, shard.bytes, phase)
-            parts.append(memoryview(frames.encode(header)))
-            if quiet and host.store.on_host:
-                parts.append(host.store.view(shard))
-                continue
-            self._work(shard.bytes, host.store.read, shard, slot.outgoing.tensor[: shard.elements])
-            parts.append(slot.outgoing.bytes_of(0, shard.elements))
-            if shard.number + 1 < len(self._shards):
-                # The next shard is copied to the same place.
-                self._channel.send_all(parts)
-                parts = []
-        if not self._shards:
-            parts.append(memoryview(frames.encode(Header(frames.DATA, 0, worker, clock, phase=phase))))
-        self._channel.queue(parts)
+        self._answer.complete(clock)
 
     def _lookup(self, header: Header) -> None:
         host, worker = self._host, self._worker()
@@ -340,7 +329,7 @@ class Service:
         out = slot.outgoing_rows[table]
         size = header.count * width * 4
         into = out.tensor[: header.count * width].view(header.count, width)
-        self._work(size, host.store.read_rows, table, wanted, into)
+        self._apart.work(size, host.store.read_rows, table, wanted, into)
         reply = Header(frames.DATA, 0, worker, header.clock, table, header.count, size, phase)
         self._channel.queue([memoryview(frames.encode(reply)), out.bytes_of(0, header.count * width)])
 
@@ -354,8 +343,8 @@ class Service:
 
     def _arrived_at(self, clock: int) -> None:
         """A worker that asks for weights at `clock` has sent all pushes before it."""
-        state = self._host.clocks
-        if state.phase in (settings.EXACT, settings.TRAINING) and clock > state.clock[self._worker()]:
+        state, worker = self._host.clocks, self._worker()
+        if state.phase in (settings.EXACT, settings.TRAINING) and clock > state.clock[worker]:
             self._skip_to(clock)
 
     def _barrier(self, header: Header) -> None:
@@ -368,14 +357,6 @@ class Service:
         with self._apart:
             self._guest.waited_s += state.barrier(worker, header.phase, self._tell, host.advance)
         self._channel.send(Header(frames.DATA, 0, worker, 0, phase=header.phase + 1))
-
-    def _work(self, size: int, work: Callable[..., None], *given: Any) -> None:
-        """Work on so many bytes: in turn, or beside the others."""
-        if size <= _LARGE_BYTES and self._host.store.on_host:
-            work(*given)
-            return
-        with self._apart:
-            work(*given)
 
     def _take_place(self, worker: int) -> None:
         """This spare worker is worker `worker` from now on."""

@@ -39,6 +39,10 @@ class Store:
         self._parts = [self.dense[shard.begin : shard.begin + shard.elements] for shard in self.shards]
         self._views = [self._host.bytes_of(shard.begin, shard.elements) for shard in self.shards if self.on_host]
         self._pieces = [part.split(piece_of(part.numel())) for part in self._parts]
+        self._piece_views = [
+            [view[at : at + 4 * size] for at in range(0, len(view), 4 * size)]
+            for view, size in ((view, piece_of(len(view) // 4)) for view in self._views)
+        ]
         self._locks = [threading.Lock() for _ in self.shards]
         self._row_locks = [threading.Lock() for _ in plan.tables]
 
@@ -82,6 +86,19 @@ class Store:
         """The same for one piece of a shard, on the host alone."""
         with self._locks[shard.number]:
             self._pieces[shard.number][piece].add_(numbers, alpha=factor)
+
+    def pieces(self, shard: Shard) -> int:
+        """How many pieces a shard has."""
+        return len(self._pieces[shard.number])
+
+    def read_piece(self, shard: Shard, piece: int, into: Any) -> None:
+        """Copy one piece of a shard, whole as of one moment."""
+        with self._locks[shard.number]:
+            into.copy_(self._pieces[shard.number][piece])
+
+    def view_of_piece(self, shard: Shard, piece: int) -> memoryview:
+        """The bytes of a piece where they lie, as `view` gives those of the shard."""
+        return self._piece_views[shard.number][piece]
 
     def apply_rows(self, table: int, rows: Any, numbers: Any, factor: float) -> None:
         """Add to some rows, given by distinct numbers in the whole table."""
@@ -174,6 +191,13 @@ class Slot:
             found = [(self.dense.tensor[:size], self.dense.bytes_of(0, size)) for size in sizes]
             self._pieces[shard.elements] = found
         return found
+
+    def copy_piece(self, store: Store, shard: Shard, piece: int) -> memoryview:
+        """A copy of a piece of a shard, at its place in `outgoing`: its bytes."""
+        begin = piece * piece_of(shard.elements)
+        size = min(piece_of(shard.elements), shard.elements - begin)
+        store.read_piece(shard, piece, self.outgoing.tensor[begin : begin + size])
+        return self.outgoing.bytes_of(begin, size)
 
     def row_part(self, table: int) -> Any:
         """What was pushed for `rows_held(table)`: float32[n, width]."""

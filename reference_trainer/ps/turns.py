@@ -8,7 +8,10 @@ around calls of the kernel, around waits, and around what is large enough to gai
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import Any, Callable
+
+#: What is larger is worth a processor of its own.
+LARGE_BYTES = 1 << 20
 
 
 class Turn:
@@ -49,6 +52,8 @@ class Apart:
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
         self._held = False
+        #: `work` gives the turn up for more than this.
+        self.least_bytes = LARGE_BYTES
 
     def __enter__(self) -> None:
         self._held = self._turn.release()
@@ -56,3 +61,11 @@ class Apart:
     def __exit__(self, *error: Any) -> None:
         if self._held:
             self._turn.acquire()
+
+    def work(self, size: int, work: Callable[..., None], *given: Any) -> None:
+        """Work on so many bytes: in turn, or beside the others."""
+        if size <= self.least_bytes:
+            work(*given)
+            return
+        with self:
+            work(*given)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from reference_trainer import oracle, phases, training
+from reference_trainer.ps.turns import LARGE_BYTES
 from tests.reference_trainer.conftest import Ranks
 from tests.reference_trainer.ps.conftest import Answers
 
@@ -16,6 +17,8 @@ pytestmark = pytest.mark.smoke
 Parts = Callable[..., Answers]
 MODES = ("sync", "async", "ssp", "geo")
 DENSE = {"network": {"inputs": 32, "hidden": 64, "slots": 0}}
+#: One shard, which is added and answered while it comes.
+LARGE = {"network": {"inputs": 2048, "hidden": 150, "slots": 0}}
 SPARSE = {"network": {"inputs": 16, "hidden": 32, "rows": 997, "slots": 6}}
 
 
@@ -48,6 +51,13 @@ def test_every_mode_learns_and_passes_the_oracle(parts: Parts, mode: str, model:
         assert workers[0]["difference_to_one_process"] <= training.TOLERANCE
     assert sum(server["dense_bytes"] for server in servers) > 0
     assert all(seen["bytes_in"] > 0 and seen["round_trips"] > 0 for worker in workers for seen in worker["seen"])
+
+
+@pytest.mark.parametrize("mode", ["async", "geo"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_large_shards_learn_as_small_ones_do(parts: Parts, workers: int, mode: str) -> None:
+    (server,), _ = healthy(parts(1, workers, mode=mode, model=LARGE), workers)
+    assert server["shards"] == 1 and server["dense_bytes"] >= LARGE_BYTES
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 4])

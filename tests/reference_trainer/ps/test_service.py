@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
-import socket
 import threading
 from typing import Any
 
@@ -12,76 +10,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reference_trainer.ps import frames
-from reference_trainer.ps import settings as told_settings
-from reference_trainer.ps.channel import Channel, PeerError
-from reference_trainer.ps.drills import Drill
+from reference_trainer.ps.channel import PeerError
 from reference_trainer.ps.frames import Header
-from reference_trainer.ps.hosting import Guest, Hosting
-from reference_trainer.ps.memory import bytes_of
-from reference_trainer.ps.service import Service
 from reference_trainer.ps.store import PIECE
+from tests.reference_trainer.ps.spoken import Spoken
 
 pytestmark = pytest.mark.smoke
 
 #: More than a piece of a push, and no multiple of one.
 LARGE = {"dense": [["a", [9 * PIECE + 3]]], "tables": []}
-MODEL = {"dense": [["a", [64]]], "tables": [["t", 10, 4]]}
-
-
-class Spoken:
-    """A server with one worker, whose words the test chooses."""
-
-    def __init__(self, mode: str = "async", *, model: dict[str, Any] = MODEL, spares: int = 0) -> None:
-        import torch
-
-        params = {
-            "rank": 0,
-            "index": 0,
-            "servers": 1,
-            "workers": 1,
-            "server_endpoints": ["127.0.0.1:1"],
-            "endpoint": "127.0.0.1:1",
-            "mode": mode,
-            "model": model,
-            "spares": spares,
-            "secret": secrets.token_hex(32),
-            "timeout_s": 10,
-        }
-        self.host = Hosting(told_settings.read(params, "server"), Drill({}, role="server", index=0))
-        self.host.prepare(torch.device("cpu"))
-        with socket.socket() as listener:
-            listener.bind(("127.0.0.1", 0))
-            listener.listen()
-            self.raw = socket.create_connection(listener.getsockname())
-            connection, _ = listener.accept()
-        self.channel = Channel(self.raw, peer="the server", limit_s=10)
-        guest = Guest(Channel(connection, peer="worker 0", limit_s=10), {"index": 0, "host": "node-b", "pid": 7})
-        self.host.guests[0] = guest
-        self.host.clocks.phase = told_settings.TRAINING
-        self.guest = guest
-        self._thread = threading.Thread(target=Service(self.host, guest).run)
-        self._thread.start()
-
-    def send(self, header: Header, payload: bytes = b"") -> None:
-        """One frame, with any payload."""
-        self.channel.send(header, *([memoryview(payload)] if payload else []))
-
-    def ends(self) -> str:
-        """What the server says at the end."""
-        try:
-            header = self.channel.receive()
-            return f"{header.name}"
-        except PeerError as error:
-            return error.text
-        finally:
-            self.close()
-
-    def close(self) -> None:
-        """Hang up, and wait for the server's thread."""
-        self.channel.shut()
-        self._thread.join(20)
-        assert not self._thread.is_alive()
-        self.channel.close()
 
 
 @pytest.mark.parametrize(
@@ -133,29 +70,6 @@ def test_a_push_cut_off_in_the_middle_changes_nothing() -> None:
     assert spoken.host.store.dense.equal(before)
     assert spoken.host.clocks.clock == [0]
     assert spoken.host.clocks.ended is not None and "is gone" in spoken.host.clocks.ended.text
-
-
-@pytest.mark.parametrize("elements", [4 * PIECE, 9 * PIECE + 3])
-def test_a_large_push_is_added_while_it_comes_and_is_whole_in_the_answer(elements: int) -> None:
-    import torch
-
-    spoken = Spoken(model={"dense": [["a", [elements]]], "tables": []})
-    before = spoken.host.store.dense.clone()
-    pushed = torch.arange(before.numel(), dtype=torch.float32)
-    payload = bytes(bytes_of(pushed)[0])
-    factor = spoken.host.factor
-    for clock in range(2):
-        spoken.send(
-            Header(frames.PUSHPULL, frames.LAST, clock=clock, count=pushed.numel(), bytes=len(payload)), payload
-        )
-        header = spoken.channel.receive()
-        answer = torch.zeros(pushed.numel())
-        assert (header.op, header.bytes) == (frames.DATA, len(payload))
-        spoken.channel.take(bytes_of(answer)[0])
-        before.add_(pushed, alpha=factor)
-        assert torch.equal(answer, before)
-    assert spoken.host.clocks.updates == 2
-    spoken.close()
 
 
 def test_where_a_spare_worker_may_push_again_a_large_push_that_breaks_off_changes_nothing() -> None:
