@@ -7,9 +7,10 @@ longer to make than all of them take to be judged; as columns they are made wher
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, overload
 
+from preflight.lazy_dataclass import dataclass
 from preflight.observation import FactRecord, Unavailable
 from preflight.request import Request
 

@@ -18,10 +18,11 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeAlias
 
 from preflight.job import WHOLE_JOB, Note, NoteKind, Scope, Span
+from preflight.lazy_dataclass import dataclass
 from preflight.looking import state
 from preflight.sources.base import Reading, Source, SourceFile, Tree
 from preflight.sources.redaction import without_secrets

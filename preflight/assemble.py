@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 from preflight.asking import asked, asked_ahead
@@ -25,7 +25,9 @@ from preflight.job import (
     Suppression,
 )
 from preflight.job.derive import with_derived
+from preflight.lazy_dataclass import dataclass
 from preflight.looking import Look, below
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.progress import Progress, Step, ignore
 from preflight.siblings import siblings
 from preflight.sources.base import Reading, Source, SourceFile, Tree, WrittenFile
@@ -47,15 +49,17 @@ _IDLE = frozenset(
         "declared_options",
     )
 )
-_BATCH = re.compile(r"^#(?:SBATCH|PBS|BSUB|COBALT)\s", re.MULTILINE)
+_BATCH = lazy_pattern(r"^#(?:SBATCH|PBS|BSUB|COBALT)\s", re.MULTILINE)
 #: Unit tests start pieces of jobs of their own; in a folder nobody means them, by name they can still be given.
-_TEST_NAME = re.compile(r"(?:^|/)(?:test_[^/]*|[^/]*_test|conftest)\.py$")
-_TEST_FOLDER = re.compile(r"(?:^|/)(?:tests?|testing|(?:unit|functional|integration|e2e|system)[-_]?tests?|e2e)/", re.I)
-_TEST_WORDS = re.compile(r"^[ \t]*(?:async )?def test_|^(?:import|from) (?:pytest|unittest)\b", re.MULTILINE)
+_TEST_NAME = lazy_pattern(r"(?:^|/)(?:test_[^/]*|[^/]*_test|conftest)\.py$")
+_TEST_FOLDER = lazy_pattern(
+    r"(?:^|/)(?:tests?|testing|(?:unit|functional|integration|e2e|system)[-_]?tests?|e2e)/", re.I
+)
+_TEST_WORDS = lazy_pattern(r"^[ \t]*(?:async )?def test_|^(?:import|from) (?:pytest|unittest)\b", re.MULTILINE)
 #: Sources whose claims about the whole job come from the header of a batch script.
 _SCHEDULERS = frozenset(("slurm", "pbs", "lsf", "sge", "cobalt", "flux"))
 #: What stands before a script that becomes a job of its own; behind `--wrap` stands the job itself.
-_SUBMITS = re.compile(r"\bsbatch\b(?!.*\s--wrap\b)")
+_SUBMITS = lazy_pattern(r"\bsbatch\b(?!.*\s--wrap\b)")
 
 
 def assemble(

@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from preflight.configuration import Accepted
 from preflight.errors import UsageError
+from preflight.lazy_dataclass import dataclass
 from preflight.outcome import Finding
 
 DEFAULT_NAME = "preflight-baseline.json"

@@ -7,7 +7,8 @@ be tried at the same time share no node.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+from preflight.lazy_dataclass import dataclass
 
 Group = tuple[str, ...]
 #: What came of each group that was tried: whether it got through; None where that could not be told.

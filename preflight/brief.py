@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import anyio
 import anyio.to_thread
 
 from preflight.errors import UsageError
 from preflight.judgement import Check, Rule
+from preflight.lazy_dataclass import dataclass
 from preflight.place import ContextChoice
 from preflight.planning import Planner
 from preflight.progress import Progress, Step

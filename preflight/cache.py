@@ -9,16 +9,17 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import re
 import secrets
 import stat
 from collections.abc import Mapping
 from pathlib import Path
 
+from preflight.node.lazy_pattern import lazy_pattern
+
 #: All entries together; the oldest go first.
 LARGEST_BYTES = 256 * 1024 * 1024
 LARGEST_ENTRY_BYTES = 64 * 1024 * 1024
-_KEY = re.compile(r"[0-9a-f]{64}")
+_KEY = lazy_pattern(r"[0-9a-f]{64}")
 
 
 def default_folder(environment: Mapping[str, str] = os.environ) -> Path | None:

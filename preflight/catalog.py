@@ -11,14 +11,14 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from difflib import SequenceMatcher, get_close_matches
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import Distribution, EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from preflight.examination import Examine
 from preflight.judgement import Check, MakeExhibits, Rule
+from preflight.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from preflight.own_file import Own
@@ -293,8 +293,13 @@ def _refuse_stranger(group: str, item: Any, items: Sequence[Any]) -> None:
 
 
 def _label(point: EntryPoint) -> str:
-    distribution = point.dist
-    return f"{distribution.name} {distribution.version}" if distribution is not None else point.name
+    return _name_of(point.dist) if point.dist is not None else point.name
+
+
+@functools.cache
+def _name_of(distribution: Distribution) -> str:
+    """Name and version, for which all that a distribution says of itself has to be read."""
+    return f"{distribution.name} {distribution.version}"
 
 
 def _resolve(entry: Any) -> Any:

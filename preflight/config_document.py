@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from preflight.config_file import NAMES, Chosen, declared_by, relative, too_sure, unknown
@@ -18,6 +17,7 @@ from preflight.ignoring import problem as pattern_problem
 from preflight.ignoring import relocated
 from preflight.job import Span
 from preflight.job.hostname import is_host_range
+from preflight.lazy_dataclass import dataclass
 from preflight.near import nearest_path
 from preflight.settings import Problem, Settings, validated
 from preflight.sources.base import SourceFile

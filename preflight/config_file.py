@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +16,7 @@ from preflight import catalog
 from preflight.configuration import Configuration, SeverityChoice, Site
 from preflight.errors import UsageError
 from preflight.judgement import Check, Rule
+from preflight.lazy_dataclass import dataclass
 from preflight.outcome import Confidence
 
 if TYPE_CHECKING:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from preflight.job import Span
 from preflight.job.value import Scalar
+from preflight.lazy_dataclass import dataclass
 from preflight.outcome import PROFILES, Severity
 
 

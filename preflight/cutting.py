@@ -10,10 +10,11 @@ import ast
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from preflight.bundle import OWN, SHIPPED, SINGLE
+from preflight.lazy_dataclass import dataclass
 
 
 class CutError(Exception):

@@ -7,12 +7,13 @@ import re
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 
 from preflight import catalog, last_page, terminal
 from preflight.errors import UsageError
+from preflight.lazy_dataclass import dataclass
 from preflight.report import Report
 from preflight.reporters.base import Reporter, Style
 from preflight.reporters.clean import clean

@@ -5,14 +5,15 @@ from __future__ import annotations
 import enum
 import functools
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+from preflight.node.lazy_pattern import lazy_pattern
+
 #: Characters that a terminal may obey or hide: C1 controls, zero-width and bidirectional marks, line separators.
 #: JSON itself escapes those below U+0020. None of them can stand outside a string of a JSON document.
-_OBEYED = re.compile("[\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]")
+_OBEYED = lazy_pattern("[\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]")
 
 
 def to_bytes(value: Any, *, indent: int | None, bulk: str = "") -> bytes:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime, timezone
 from typing import Any, Literal, TypeAlias
 
+from preflight.lazy_dataclass import dataclass
 from preflight.outcome import Finding, Outcome, Severity, Status, VerdictKind
 from preflight.progress import Step
 from preflight.redact import scrub

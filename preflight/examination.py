@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
+
+from preflight.lazy_dataclass import dataclass
 
 
 class Can(enum.Enum):

@@ -6,8 +6,9 @@ reporters draw them by kind and know no single one. No verdict stands in an exhi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
+
+from preflight.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

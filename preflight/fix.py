@@ -9,9 +9,10 @@ import re
 import stat
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
+from preflight.lazy_dataclass import dataclass
 from preflight.outcome import Edit, Finding, Fix
 from preflight.redact import scrub
 from preflight.report import Report

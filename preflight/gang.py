@@ -5,12 +5,13 @@ from __future__ import annotations
 import secrets
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Protocol
 
 import anyio
 
 from preflight.culprit import LIMITS, Culprit, Limits, Member, culprit, decision_time
+from preflight.lazy_dataclass import dataclass
 from preflight.node.wire import Ask, Context, Done, Event, Failed
 from preflight.ranks import RANK, SPARE, replaced
 from preflight.recording import EventRecord, FactRecord, Unavailable

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from preflight.job.hostlist import expand_hosts
 from preflight.job.hostname import folded, is_hostname
+from preflight.lazy_dataclass import dataclass
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.outcome import Severity
 from preflight.report import ExitCode, Report
 
-_CUT_SHORT = re.compile(r"\band [0-9]+ more\b")
+_CUT_SHORT = lazy_pattern(r"\band [0-9]+ more\b")
 
 
 @dataclass(frozen=True, slots=True)

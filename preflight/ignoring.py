@@ -7,7 +7,6 @@ their size and their patterns are bounded.
 from __future__ import annotations
 
 import os
-import re
 import stat
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from preflight.errors import UsageError
+from preflight.node.lazy_pattern import lazy_pattern
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
@@ -23,7 +23,7 @@ _LARGEST_IGNORE = 64 * 1024
 _MOST_PATTERNS = 1000
 _LONGEST_PATTERN = 200
 _MOST_STARS = 4
-_STARS = re.compile(r"\*+")
+_STARS = lazy_pattern(r"\*+")
 
 
 def problem(pattern: str) -> str:

@@ -13,14 +13,15 @@ clock, a file, the network or a log. One decorated function with a docstring is 
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import KW_ONLY, dataclass, fields
+from dataclasses import KW_ONLY, fields
 from typing import TYPE_CHECKING, TypeAlias
 
 from preflight.job import Claim, Job, Launch, Note, Span
 from preflight.job.span import LONGEST_SNIPPET
+from preflight.lazy_dataclass import dataclass
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.outcome import PROFILES, Command, Confidence, Edit, Evidence, Fix, Location, Severity, Status
 
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
     from preflight.recording import Facts, Fleet
     from preflight.request import Request
 
-_ID = re.compile(r"[A-Z]{3}[0-9]{3}")
-_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+_ID = lazy_pattern(r"[A-Z]{3}[0-9]{3}")
+_NAME = lazy_pattern(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 _MATURITIES = ("preview", "stable")
 _FIXES = ("none", "safe", "unsafe")

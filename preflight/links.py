@@ -8,9 +8,9 @@ sample of a few rounds of thousands of nodes costs no more than its own pairs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
+from preflight.lazy_dataclass import dataclass
 from preflight.request import Request
 
 T = TypeVar("T")

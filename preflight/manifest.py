@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from preflight import __version__
 from preflight.errors import UsageError
 from preflight.executors.kubernetes_pods import PodRole, PodSource, chosen_source, container_of, own_job
+from preflight.lazy_dataclass import dataclass
 from preflight.sources.structured import Kind, Member, Node
 
 #: A ConfigMap holds a MiB (kubernetes/api, core/v1 ConfigMap); its own text needs some of that.

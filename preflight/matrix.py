@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+from preflight.lazy_dataclass import dataclass
 
 T = TypeVar("T")
 Pair = tuple[str, str]

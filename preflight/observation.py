@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from preflight.lazy_dataclass import dataclass
 from preflight.request import Request
 
 T = TypeVar("T")

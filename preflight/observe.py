@@ -12,13 +12,14 @@ import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import anyio
 
 from preflight.fleet import OpenFleet
 from preflight.gang import members_of, run_gang
+from preflight.lazy_dataclass import dataclass
 from preflight.links import disjoint
 from preflight.node.cheap import kind_of
 from preflight.node.wire import Ask, Done, Event, Failed

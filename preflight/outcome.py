@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import enum
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from preflight.job import Span
+from preflight.lazy_dataclass import dataclass
 
 
 class Status(enum.Enum):

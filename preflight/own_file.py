@@ -8,12 +8,12 @@ import linecache
 import re
 import sys
 import traceback
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from preflight.errors import UsageError
 from preflight.judgement import Check, Rule
+from preflight.lazy_dataclass import dataclass
 
 #: Modules made of such files are called so, and then as the file is.
 PREFIX = "preflight_own_"

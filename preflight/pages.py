@@ -9,14 +9,15 @@ from pathlib import Path
 
 from preflight import catalog
 from preflight.judgement import HEADINGS, STAGES, Check, Rule
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.outcome import Severity
 from preflight.request import probe_name
 
 INDEX = "README.md"
 #: The table of what checks look at; its name is no area's, whose letters are three.
 COSTS = "CHECKS.md"
-_HEADING = re.compile(rf"^({'|'.join(HEADINGS)}):[ \t]*", re.MULTILINE)
-_CODE = re.compile(r"(`+[^`]*`+)")
+_HEADING = lazy_pattern(rf"^({'|'.join(HEADINGS)}):[ \t]*", re.MULTILINE)
+_CODE = lazy_pattern(r"(`+[^`]*`+)")
 _BADGES = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "info"}
 _SAID = "<!-- Written by `make docs` from the docstrings; edit those. -->"
 

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from preflight.errors import UsageError
 from preflight.job import Claim, Job, Known, Launch, Scope, Value
 from preflight.job.hostlist import outside_brackets
 from preflight.job.hostname import is_hostname, split_endpoint
+from preflight.lazy_dataclass import dataclass
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.node.wire import Context
 from preflight.recording import Node, Origin
 from preflight.redact import HIDDEN
@@ -22,7 +24,7 @@ from preflight.redact import HIDDEN
 #: Variables of the job that must not be laid over a child: they would change what observes, not what is observed.
 _NEVER = ("PATH", "HOME", "SHELL", "USER", "LOGNAME", "PYTHONSTARTUP", "PYTHONINSPECT")
 
-_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", re.ASCII)
+_USER = lazy_pattern(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", re.ASCII)
 
 #: Where each process of the job is reached; the lists name their nodes in the order of ranks.
 _ENDPOINTS = ("ps_worker_endpoints", "ps_server_endpoints")

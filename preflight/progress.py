@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
+
+from preflight.lazy_dataclass import dataclass
 
 #: Longer than this nobody waits without being told for what.
 PATIENCE_S = 1.0

@@ -7,9 +7,10 @@ nobody else in the group has, by which others say whom they wait for, and a name
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from preflight.lazy_dataclass import dataclass
 from preflight.recording import EventRecord, FactRecord, Unavailable
 from reference_trainer import phases
 

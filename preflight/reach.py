@@ -7,7 +7,7 @@ then the job's own files (with `--trust-job`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -16,6 +16,7 @@ import anyio
 from preflight import catalog
 from preflight.errors import UsageError
 from preflight.executors.base import Configurable, Detector, Executor, ExecutorError, Gathered, Gatherer, Wanted
+from preflight.lazy_dataclass import dataclass
 from preflight.place import named_nodes, nodes_of_jobs
 from preflight.recording import Cluster, Node, Origin
 

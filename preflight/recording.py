@@ -7,13 +7,14 @@ has its own modules; rules, checks and plugins find all of it here.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from preflight.configuration import Configuration as Configuration
 from preflight.facts import Facts as Facts
 from preflight.facts import Seen as Seen
 from preflight.job import Job
+from preflight.lazy_dataclass import dataclass
 from preflight.nodes import Cluster as Cluster
 from preflight.nodes import ClusterNode as ClusterNode
 from preflight.nodes import Fleet as Fleet

@@ -9,6 +9,8 @@ from __future__ import annotations
 import functools
 import re
 
+from preflight.node.lazy_pattern import lazy_pattern
+
 #: What stands in the place of a secret.
 HIDDEN = "****"
 #: Words that make a name that of a secret, whole parts of it only: `HF_TOKEN`, not `TOKENIZER_PATH`.
@@ -17,24 +19,24 @@ _WORDS = (
     "bearer|cookie|private|signature|pat"
 )
 #: Names with one of those words that are no secret.
-_HARMLESS = re.compile(
+_HARMLESS = lazy_pattern(
     r"^(PWD|OLDPWD)$|(^|[_-])((pad|eos|bos|unk|sep|cls|mask|special|max|min|num|per|image|video|audio|new)[_-]"
     r"tokens?|token[_-](id|ids|count|dim|dropout|embedding|type|length|size|budget|limit))([_-]|$)"
     r"|munge|auth[_-]?type|(^|[_-])tokens$",
     re.IGNORECASE,
 )
-_SECRET = re.compile(
+_SECRET = lazy_pattern(
     rf"(^|[_-])({_WORDS})([_-]|$)|(^|[_-])(api|access|secret|private|ssh|license|account|storage|wandb|encryption)"
     r"[_-]?key([_-]|$)|(^|[_-])key$",
     re.IGNORECASE,
 )
-_NAME = re.compile(r"(?<![\w-])(?P<name>-{0,2}[A-Za-z_][\w-]*)(?P<sign>=|:[ \t]*|[ \t]+)")
-_VALUE = re.compile(r"\"[^\"]*\"?|'[^']*'?|[^\s\"';&|)]+")
+_NAME = lazy_pattern(r"(?<![\w-])(?P<name>-{0,2}[A-Za-z_][\w-]*)(?P<sign>=|:[ \t]*|[ \t]+)")
+_VALUE = lazy_pattern(r"\"[^\"]*\"?|'[^']*'?|[^\s\"';&|)]+")
 # Lengths are bounded, so that hostile text cannot make one search quadratic.
-_IN_ADDRESS = re.compile(
+_IN_ADDRESS = lazy_pattern(
     r"(?<![A-Za-z0-9+.-])(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,30}://)[^\s/@:]{1,200}:[^\s/@]{1,500}@"
 )
-_KNOWN_FORMS = re.compile(
+_KNOWN_FORMS = lazy_pattern(
     r"\b(hf_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|sk-[A-Za-z0-9_-]{20,}|AKIA[A-Z0-9]{12,}"
     r"|glpat-[\w-]{16,}|xox[abprs]-[\w-]{10,}|eyJ[\w-]{10,300}\.[\w-]{10,2000}\.[\w-]{1,2000})"
 )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from preflight.job import Claim
+from preflight.lazy_dataclass import dataclass
 
 #: What a probe may do only where the user allowed it (`check --allow`).
 CONSENTS = {

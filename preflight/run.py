@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +29,7 @@ from preflight.engine import SMOKE, outcomes_of
 from preflight.executors.base import Forward, Wanted
 from preflight.fleet import open_fleet
 from preflight.judgement import STAGES
+from preflight.lazy_dataclass import dataclass
 from preflight.observe import Observer
 from preflight.outcome import Severity
 from preflight.place import ContextChoice, claimed_count, context_of

@@ -6,12 +6,13 @@ import itertools
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import anyio
 
 from preflight.executors.base import Channel, ExecutorError
+from preflight.lazy_dataclass import dataclass
 from preflight.node.wire import (
     BEAT_S,
     LEASE_S,

@@ -6,11 +6,12 @@ import datetime
 import functools
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from difflib import get_close_matches
 from typing import Annotated, Any, ClassVar, Literal
 
 from preflight.document import schema_of
+from preflight.lazy_dataclass import dataclass
 from preflight.toml_places import KeyPath, inside
 
 #: More mistakes than this are not told of one document.

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from preflight.catalog import CHECKS, Broken, Exhibitor
 from preflight.complaint import said
 from preflight.exhibit import Bars, Exhibit, Layout, Matrix, Table, Timeline
 from preflight.job import Job
+from preflight.lazy_dataclass import dataclass
 from preflight.once import forget
 from preflight.recording import Facts, Fleet
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
 from preflight.job import WHOLE_JOB, Job, Known, Scope
+from preflight.node.lazy_pattern import lazy_pattern
 
 #: A name that counts the nodes of a job: node0.sh, n1.sh, worker-2.yaml, start_machine3.sh.
-_NODE_BY_NUMBER = re.compile(r"(?:^|.*[-_.])(?:node|n|worker|trainer|machine|host|server|rank|sv)[-_]?\d+\.[a-z]+")
+_NODE_BY_NUMBER = lazy_pattern(r"(?:^|.*[-_.])(?:node|n|worker|trainer|machine|host|server|rank|sv)[-_]?\d+\.[a-z]+")
 #: What may differ between the names of sibling scripts.
-_PART_OF_NAME = re.compile(r"\d+|server|pserver|worker|trainer|master|slave|head|main|node|rank|machine|host|ps|[-_. ]")
+_PART_OF_NAME = lazy_pattern(
+    r"\d+|server|pserver|worker|trainer|master|slave|head|main|node|rank|machine|host|ps|[-_. ]"
+)
 
 
 def siblings(entries: Sequence[str], built: Mapping[str, Sequence[Job]]) -> dict[str, tuple[str, ...]]:

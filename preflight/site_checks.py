@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Any, ClassVar, Literal
 
 from preflight.configuration import Condition, SiteCheck
+from preflight.lazy_dataclass import dataclass
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.settings import SPELLED, Problem
 from preflight.site_tests import Tested, pattern_problem, problems_of, tests_of
 
 LONGEST_DEADLINE_S = 60.0
-_WAY = re.compile(r"[^.]+(\.[^.]+)*")
+_WAY = lazy_pattern(r"[^.]+(\.[^.]+)*")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,22 +8,23 @@ stranger's commands a stranger's program.
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from preflight import catalog, site_checks, site_rules
 from preflight.configuration import Site
 from preflight.errors import UsageError
+from preflight.lazy_dataclass import dataclass
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.settings import SPELLED, Problem, described, problem_of
 from preflight.site_checks import Check, Value
 from preflight.site_rules import Rule, When
 from preflight.toml_places import Places, TomlError, loads
 
-_ID = re.compile(r"[A-Z]{3}[0-9]{3}")
-_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+_ID = lazy_pattern(r"[A-Z]{3}[0-9]{3}")
+_NAME = lazy_pattern(r"[a-z0-9]+(-[a-z0-9]+)*")
 NOTHING = Site()
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from difflib import get_close_matches
 from typing import Annotated, Any, ClassVar, Literal
 
 from preflight.configuration import Condition, SiteRule
 from preflight.job.quantities import QUANTITIES
+from preflight.lazy_dataclass import dataclass
 from preflight.settings import SPELLED, Problem
 from preflight.site_tests import Tested, problems_of, tests_of
 

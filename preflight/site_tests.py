@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from preflight.configuration import Test
+from preflight.lazy_dataclass import dataclass
 from preflight.settings import SPELLED, Problem
 
 #: Those that say there is something, or nothing; the others say what it is.

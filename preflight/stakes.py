@@ -7,11 +7,12 @@ is said.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from preflight.job import Claim, Job, Known, Launch, Scope, Strength
+from preflight.lazy_dataclass import dataclass
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.outcome import Finding, Severity
 from preflight.timeouts import DEFAULTS
 
@@ -20,7 +21,7 @@ _ELASTIC = ("torchrun", "torch.distributed.launch", "accelerate")
 #: Launchers of which it is known that their ranks are torch's.
 _TORCH = (*_ELASTIC, "deepspeed", "llamafactory-cli", "composer", "fabric")
 #: In `--rdzv_conf`: how long a node waits for the others.
-_CONF = {"static": re.compile(r"(?:^|,)\s*timeout=(\d+)"), "": re.compile(r"(?:^|,)\s*join_timeout=(\d+)")}
+_CONF = {"static": lazy_pattern(r"(?:^|,)\s*timeout=(\d+)"), "": lazy_pattern(r"(?:^|,)\s*join_timeout=(\d+)")}
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from preflight.configuration import Accepted, Configuration, FileIgnores, Waiver, fits
 from preflight.engine import fold
 from preflight.ignoring import Excluded
 from preflight.job import Job, Suppression
+from preflight.lazy_dataclass import dataclass
 from preflight.outcome import Finding, Location, Outcome
 from preflight.recording import Recording
 

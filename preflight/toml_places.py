@@ -6,22 +6,24 @@ import importlib
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeAlias
 
 from preflight.job import Places as Lines
+from preflight.lazy_dataclass import dataclass
+from preflight.node.lazy_pattern import lazy_pattern
 
 #: How a value is reached: keys of tables and positions in arrays.
 KeyPath: TypeAlias = tuple[str | int, ...]
 
-_BLANK = re.compile(r"(?:[ \t\r\n]+|#[^\n]*)*")
-_SPACE = re.compile(r"[ \t]*")
-_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
-_STRING = re.compile(
+_BLANK = lazy_pattern(r"(?:[ \t\r\n]+|#[^\n]*)*")
+_SPACE = lazy_pattern(r"[ \t]*")
+_BARE_KEY = lazy_pattern(r"[A-Za-z0-9_-]+")
+_STRING = lazy_pattern(
     r'"""(?:[^"\\]|\\.|"(?!""))*"{3,5}' r"|'''.*?'{3,5}" r'|"(?:[^"\\\n]|\\.)*"' r"|'[^'\n]*'", re.DOTALL
 )
-_PLAIN = re.compile(r"[^,\]}#\n]*")
-_LINE_OF_ERROR = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
+_PLAIN = lazy_pattern(r"[^,\]}#\n]*")
+_LINE_OF_ERROR = lazy_pattern(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 
 
 class TomlError(Exception):

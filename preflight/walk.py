@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from preflight.ignoring import Excluded, Ignored
 from preflight.job import Note, NoteKind, Span
+from preflight.lazy_dataclass import dataclass
+from preflight.node.lazy_pattern import lazy_pattern
 
 #: More files than this are not looked at; a note says so.
 MOST_FILES = 20_000
@@ -39,7 +40,7 @@ _SUFFIXES = frozenset(
 #: Files that begin with a dot and say something about a job all the same.
 _DOTTED = frozenset((".env", ".deepspeed_env"))
 #: Whatever the suffix behind it: `Dockerfile.train`, `hostfile.4`, `requirements.in`.
-_NAMED = re.compile(r"(?:dockerfile|containerfile|makefile|hostfile|machinefile|requirements|constraints)\b", re.I)
+_NAMED = lazy_pattern(r"(?:dockerfile|containerfile|makefile|hostfile|machinefile|requirements|constraints)\b", re.I)
 #: Never opened to see whether they are scripts: documents, code of other languages, data, templates, leftovers.
 _NO_SCRIPTS = frozenset(
     (
@@ -82,7 +83,7 @@ _NO_SCRIPTS = frozenset(
         *(".j2", ".jinja", ".jinja2", ".tmpl", ".tpl", ".template", ".in", ".mustache", ".swp"),
     )
 )
-_SCRIPT = re.compile(rb"#!.*\b(?:sh|bash|ksh|zsh|python[\d.]*)\b|(?:.*\n){0,3}#(?:SBATCH|PBS|BSUB)\s")
+_SCRIPT = lazy_pattern(rb"#!.*\b(?:sh|bash|ksh|zsh|python[\d.]*)\b|(?:.*\n){0,3}#(?:SBATCH|PBS|BSUB)\s")
 _HEAD = 256
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from preflight.errors import UsageError
 from preflight.job import Claim, Job, Known
 from preflight.job.span import span_of
+from preflight.lazy_dataclass import dataclass
 from preflight.near import nearest
+from preflight.node.lazy_pattern import lazy_pattern
 
 #: Faults that can be played, and by whom: ranks of a collective, or servers and workers.
 KINDS = {
@@ -20,7 +20,7 @@ KINDS = {
     "kill": ("rank", "worker", "server"),
     "stop": ("rank", "worker", "server"),
 }
-_TARGET = re.compile(r"(rank|worker|server)(\d{1,6})(?:@(\d{1,6}))?")
+_TARGET = lazy_pattern(r"(rank|worker|server)(\d{1,6})(?:@(\d{1,6}))?")
 #: The file that claims of the command line stand in.
 COMMAND_LINE = "command line"
 

@@ -11,9 +11,9 @@ import json
 import selectors
 import socket
 import time
-from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Sequence
 
+from preflight.node.record import dataclass, field
 from preflight.node.wire import ProbeUnavailable
 from reference_trainer import endpoint, phases
 from reference_trainer.progress import Progress

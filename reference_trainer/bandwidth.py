@@ -14,9 +14,9 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from dataclasses import dataclass, field
 from typing import Any, List, Optional, Tuple
 
+from preflight.node.record import dataclass, field
 from reference_trainer import messages
 from reference_trainer.group import Collectives
 from reference_trainer.messages import Known

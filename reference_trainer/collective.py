@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Tuple
 
+from preflight.node.record import dataclass, field
 from preflight.node.wire import ProbeUnavailable
 from reference_trainer import (
     bandwidth,

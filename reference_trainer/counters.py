@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import os
 import threading
-from dataclasses import dataclass, field
 from typing import Dict, List, Optional, Tuple
+
+from preflight.node.record import dataclass, field
 
 INTERFACES = "/proc/self/net/dev"
 INFINIBAND = "/sys/class/infiniband"

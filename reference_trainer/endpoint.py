@@ -10,8 +10,9 @@ import errno
 import os
 import socket
 import time
-from dataclasses import dataclass
 from typing import Callable, Optional, Tuple
+
+from preflight.node.record import dataclass
 
 #: One attempt to connect waits this long; a SYN that is lost is sent again after one second (RFC 6298).
 ATTEMPT_S = 2.5

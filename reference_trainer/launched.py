@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import socket
-from dataclasses import dataclass
 from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple
+
+from preflight.node.lazy_pattern import lazy_pattern
+from preflight.node.record import dataclass
 
 
 class Launcher(NamedTuple):
@@ -90,7 +92,7 @@ LAUNCHERS = (
 _ACCELERATE = "ACCELERATE_MIXED_PRECISION"
 #: Where nothing names a port; torch's own default (torch/distributed/run.py).
 DEFAULT_PORT = 29500
-_HOSTS = re.compile(r"([^,\[]+)(?:\[([^\]]*)\])?")
+_HOSTS = lazy_pattern(r"([^,\[]+)(?:\[([^\]]*)\])?")
 
 
 class NotLaunched(Exception):

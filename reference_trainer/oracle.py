@@ -11,9 +11,9 @@ lands in the wrong place visible.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
+from preflight.node.record import dataclass, field
 from reference_trainer import arrays
 
 #: Ranks that share the digits of one element: 4^8 quanta leave 8 of 24 bits for steps and batches.

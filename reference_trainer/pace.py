@@ -8,9 +8,9 @@ for a moment is no slow one; what a control group held back stays in.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
 from typing import Any, List, Optional
 
+from preflight.node.record import dataclass, field
 from reference_trainer import training
 from reference_trainer.progress import Progress
 

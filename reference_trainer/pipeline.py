@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import statistics
 import time
-from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
+from preflight.node.record import dataclass, field
 from reference_trainer import pace, pipeline_oracle
 from reference_trainer import pipeline_schedule as schedules
 from reference_trainer.pipeline_oracle import Expected, Fault

@@ -12,9 +12,9 @@ that a backward pass with other weights than its forward pass had shows which on
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, List, Optional, Sequence
 
+from preflight.node.record import dataclass
 from reference_trainer import arrays, oracle
 from reference_trainer.pipeline_schedule import FORWARD, SCHEDULES, Slot, versions
 

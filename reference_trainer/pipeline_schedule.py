@@ -8,8 +8,9 @@ arXiv 2104.04473).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Callable, Dict, List, Optional
+
+from preflight.node.record import dataclass
 
 FORWARD, BACKWARD = "forward", "backward"
 GPIPE, ONE_F_ONE_B = "gpipe", "1f1b"

@@ -7,9 +7,9 @@ versions: then it is DDP, and that is said.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Sequence
 
+from preflight.node.record import dataclass
 from reference_trainer import messages, training
 
 DDP, FSDP1, FSDP2 = "DistributedDataParallel", "FullyShardedDataParallel", "fully_shard"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass, field
 from typing import Optional
 
+from preflight.node.record import dataclass, field
 from reference_trainer import counters, nccl_log
 from reference_trainer.counters import Counted
 from reference_trainer.nccl_log import Capture, NcclSaid

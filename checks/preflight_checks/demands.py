@@ -9,11 +9,12 @@ import functools
 import ipaddress
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 
 from preflight.job import WHOLE_JOB, Claim, Job, Known, Scope, Strength, Unresolved, as_int
 from preflight.job.hostname import folded, split_endpoint
 from preflight.judgement import Verdict, unknown
+from preflight.lazy_dataclass import dataclass
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.once import once
 from preflight.recording import Facts, Fleet, Node
 
@@ -27,7 +28,7 @@ _ADDRESSES = 1 << 16
 _LISTED, _LONGEST_RANGE = 4, 80
 #: Making a range of more takes a tenth of a second.
 _MOST_FOLDED = 1000
-_NUMBERED = re.compile(r"[A-Za-z][A-Za-z0-9-]*[0-9]", re.ASCII)
+_NUMBERED = lazy_pattern(r"[A-Za-z][A-Za-z0-9-]*[0-9]", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import anyio
@@ -19,6 +19,7 @@ import anyio
 from preflight.examination import Can, Look, Surroundings
 from preflight.executors.base import ExecutorError
 from preflight.executors.tool import run_tool
+from preflight.lazy_dataclass import dataclass
 
 #: Imports one framework, and says what it can do. The working directory, which may be anybody's, is left out.
 _FRAMEWORK = """

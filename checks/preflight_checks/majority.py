@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from preflight.lazy_dataclass import dataclass
 from preflight_checks.demands import fold
 
 T = TypeVar("T")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import configparser
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from preflight import __version__, api
@@ -16,6 +15,7 @@ from preflight.config_document import found
 from preflight.config_file import NAMES
 from preflight.configuration import Configuration, Site
 from preflight.errors import UsageError
+from preflight.lazy_dataclass import dataclass
 from preflight.outcome import PROFILES
 from preflight.recording import Recording
 from preflight.report import Report

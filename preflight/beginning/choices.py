@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from preflight.beginning.survey import Folder, Survey
+from preflight.lazy_dataclass import dataclass
 
 #: With more findings than this at the start nobody reads them all, and the ones that stop a job are lost among them.
 MANY = 30

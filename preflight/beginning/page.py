@@ -16,13 +16,14 @@ from preflight.baseline import DEFAULT_NAME
 from preflight.beginning.choices import Chosen
 from preflight.beginning.survey import Folder, Survey
 from preflight.ignoring import problem
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.reporters.clean import clean
 from preflight.settings import Settings
 
 _WIDTH = 110
 _MOST_JOBS = 8
 #: Signs that have a meaning in a pattern of .gitignore.
-_SIGNS = re.compile(r"([\\*?\[\]!# ])")
+_SIGNS = lazy_pattern(r"([\\*?\[\]!# ])")
 
 
 def page(survey: Survey, chosen: Chosen, *, year: int) -> str:

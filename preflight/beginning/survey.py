@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from preflight.job import Job, Known, OneOf, Value
+from preflight.lazy_dataclass import dataclass
 from preflight.outcome import Finding
 from preflight.report import Report
 

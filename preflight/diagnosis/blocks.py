@@ -6,28 +6,29 @@ an exception ends a traceback, `@first exitcode: -9` and `@also exitcode: -15` f
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from preflight.diagnosis.model import Moment, Party
 from preflight.diagnosis.moments import moment_in
 from preflight.diagnosis.parties import joined
+from preflight.lazy_dataclass import dataclass
+from preflight.node.lazy_pattern import lazy_pattern
 
 _TRACEBACK = "Traceback (most recent call last)"
-_FRAME = re.compile(r'\s{1,40}(?:[│|] )?File "(?P<path>[^"]{1,400})", line (?P<line>\d{1,9}), in (?P<what>.{1,200})')
-_BOXED = re.compile(r"[│╭╰|+]")
-_EXCEPTION = re.compile(r"(?P<name>[A-Za-z_][\w.]{0,200})(?:: (?P<said>.{0,3000})|:?\s*)$")
-_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|<frozen |^<string>$|/torchrun$|/bin/")
+_FRAME = lazy_pattern(r'\s{1,40}(?:[│|] )?File "(?P<path>[^"]{1,400})", line (?P<line>\d{1,9}), in (?P<what>.{1,200})')
+_BOXED = lazy_pattern(r"[│╭╰|+]")
+_EXCEPTION = lazy_pattern(r"(?P<name>[A-Za-z_][\w.]{0,200})(?:: (?P<said>.{0,3000})|:?\s*)$")
+_LIBRARY = lazy_pattern(r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|<frozen |^<string>$|/torchrun$|/bin/")
 #: A traceback that goes on for longer than this has lost its end.
 _MOST_LINES = 600
 #: More writers than this are not in the middle of a block at once.
 _MOST_OPEN = 1000
-_FIELD = re.compile(r"\s{1,8}(?P<name>time|host|rank|exitcode)\s{0,12}: (?P<value>.{1,200})")
-_RANKS = re.compile(r"(?P<rank>\d{1,7})(?: \(local_rank: (?P<local_rank>\d{1,5})\))?")
+_FIELD = lazy_pattern(r"\s{1,8}(?P<name>time|host|rank|exitcode)\s{0,12}: (?P<value>.{1,200})")
+_RANKS = lazy_pattern(r"(?P<rank>\d{1,7})(?: \(local_rank: (?P<local_rank>\d{1,5})\))?")
 #: Lines that say of whom the next ones speak: Open MPI, MPICH and what descends from it, CUDA's own.
 _ABOUT = (
-    re.compile(r"Process name: \[\[\d{1,9},\d{1,9}\],(?P<rank>\d{1,7})\]"),
-    re.compile(r"=\s{1,8}(?:RANK (?P<rank>\d{1,7}) )?PID \d{1,10} RUNNING AT (?P<host>[\w.-]{1,253})"),
+    lazy_pattern(r"Process name: \[\[\d{1,9},\d{1,9}\],(?P<rank>\d{1,7})\]"),
+    lazy_pattern(r"=\s{1,8}(?:RANK (?P<rank>\d{1,7}) )?PID \d{1,10} RUNNING AT (?P<host>[\w.-]{1,253})"),
 )
 _ABOUT_LINES = 12
 #: What has to be looked for so that no block is missed; the finder's own words find the others.

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import gzip
 import os
-import re
 import stat
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
 
 from preflight.errors import UsageError
+from preflight.lazy_dataclass import dataclass
 from preflight.near import nearest_path
+from preflight.node.lazy_pattern import lazy_pattern
 
 #: So much is read at a time; a line longer than that is cut into several.
 CHUNK_BYTES = 1 << 20
 #: Of a folder so many files are read; a run of ten thousand ranks with two files each has fewer.
 MOST_FILES = 50_000
 #: Files of a log folder that are no logs: data, models, code.
-_NO_LOG = re.compile(
+_NO_LOG = lazy_pattern(
     r"(?i)\.(bin|pt|pth|ckpt|safetensors|npy|npz|parquet|arrow|tar|zip|so|pyc|py|sh|json|jsonl|ya?ml|toml|png|jpe?g|"
     r"onnx|pdparams|pdopt|pdmodel|h5|db|sqlite|tfevents.*|whl|nsys-rep|pkl|pickle|md|html|css|js)$|events\.out\.tfevents"
 )
@@ -90,7 +90,7 @@ def counted(name: str) -> list[tuple[int, int, str]]:
     return [(0, int(part), "") if part.isascii() and part.isdigit() else (1, 0, part) for part in _DIGITS.split(name)]
 
 
-_DIGITS = re.compile(r"([0-9]{1,18})")
+_DIGITS = lazy_pattern(r"([0-9]{1,18})")
 
 
 def chunks(found: Found, given: IO[bytes] | None, reading: Reading) -> Iterator[bytes]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
+
+from preflight.node.lazy_pattern import lazy_pattern
 
 #: A line longer than this is cut: what it says of an error stands at its beginning.
 LONGEST = 4000
@@ -16,10 +17,10 @@ _WORDS = (
 #: Of so many lines, none longer than so many bytes, it is remembered what they hold.
 _MOST_KNOWN = 50_000
 _LONGEST_KNOWN = 500
-_ESCAPES = re.compile(
+_ESCAPES = lazy_pattern(
     r"\x1b(?:\[[0-?]{0,40}[ -/]{0,8}[@-~]|\][^\x07\x1b]{0,400}(?:\x07|\x1b\\)|[@-Z\\-_]|[()][0-9A-Za-z])"
 )
-_UNSHOWN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_UNSHOWN = lazy_pattern("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class Finder:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 
 from preflight.diagnosis.model import Moment
+from preflight.node.lazy_pattern import lazy_pattern
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _DAYS_BEFORE = (0, 31, 60, 91, 121, 152, 182, 213, 244, 274, 305, 335)
 _CLOCK = r"(?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?:[.,](?P<f>\d{1,9}))?"
 _ZONE = r"(?P<z>Z|[+-]\d\d:?\d\d)?"
 _FORMS = tuple(
-    re.compile(form)
+    lazy_pattern(form)
     for form in (
         # ISO and what is like it: Python's logging, kubectl, Slurm, Paddle (slashes), torchrun (underscore).
         rf"(?<!\d)(?:19|20)\d\d[-/](?P<mo>\d\d)[-/](?P<d>\d\d)[T _:]{_CLOCK}{_ZONE}",

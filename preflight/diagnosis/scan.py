@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from preflight.diagnosis.blocks import Blocks, Told
 from preflight.diagnosis.lines import Finder, pieces
@@ -14,6 +13,8 @@ from preflight.diagnosis.moments import moment_in
 from preflight.diagnosis.parties import Tagging, joined, tagging_of
 from preflight.diagnosis.table import Table
 from preflight.job.hostname import is_hostname
+from preflight.lazy_dataclass import dataclass
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.redact import scrub
 
 #: Of one symptom of one party so many events are kept of a file; the rest are counted.
@@ -26,15 +27,17 @@ _MOST_WRITERS = 20_000
 _LOOK_BACK_LINES = 40
 _SHOWN = 600
 #: What a line says that looks like an error and is in no table; told where nothing better is known.
-_ERROR_LIKE = re.compile(
+_ERROR_LIKE = lazy_pattern(
     r"(?i)^@exception|\b(?:error|fatal|critical|panic|aborted|segfault|assertion failed|core dumped|failed)\b"
 )
-_HARMLESS = re.compile(r"(?i)warning|\b(?:no|0|zero|without) errors?\b|error[ _]?(?:rate|bound)\b|\berror[:=] ?[0-9.]+")
-_WRITER = re.compile(
+_HARMLESS = lazy_pattern(
+    r"(?i)warning|\b(?:no|0|zero|without) errors?\b|error[ _]?(?:rate|bound)\b|\berror[:=] ?[0-9.]+"
+)
+_WRITER = lazy_pattern(
     rb"(?m)^(?:\[[A-Za-z_]{0,40}\d{1,6}\]:|\[[\w.@-]{1,200},\d{1,6}\]<\w{3,8}>:| {0,5}\d{1,6}: |\[\d{1,6}\] |"
     rb"\[pod/[^\]\n]{1,300}\] |\([\w.:<>-]{1,100} pid=\d{1,10}(?:, ip=[\w.:-]{1,100})?\) )"
 )
-_NCCL_RANK = re.compile(r"NCCL INFO .{0,300}?\brank (\d{1,7}) nranks (\d{1,7})")
+_NCCL_RANK = lazy_pattern(r"NCCL INFO .{0,300}?\brank (\d{1,7}) nranks (\d{1,7})")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import importlib
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,9 +20,11 @@ from preflight import catalog
 from preflight.diagnosis.lines import digitless
 from preflight.diagnosis.model import Certainty, Kind, Subject, Symptom
 from preflight.errors import UsageError
+from preflight.lazy_dataclass import dataclass
+from preflight.node.lazy_pattern import lazy_pattern
 
 SCHEMA = 1
-_ID = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
+_ID = lazy_pattern(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 _KEYS = {"id", "kind", "certainty", "subject", "systems", "needles", "pattern", "meaning", "remedy"} | {
     "told_by", "beyond", "explains", "passes", "sources", "lines",
 }  # fmt: skip

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 from typing import Any
 
 from preflight.document import schema_of, to_bytes
+from preflight.lazy_dataclass import dataclass
 from preflight.outcome import Finding
 
 SCHEMA_VERSION = 1

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from preflight.difference.model import Noise
+from preflight.lazy_dataclass import dataclass
 
 #: With fewer ratios than this their scatter says nothing.
 ENOUGH_RATIOS = 8

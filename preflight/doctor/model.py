@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from preflight.document import schema_of, to_bytes
 from preflight.examination import Look
+from preflight.lazy_dataclass import dataclass
 
 SCHEMA_VERSION = 1
 

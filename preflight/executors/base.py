@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol, runtime_checkable
 
 import anyio
 
 from preflight.job import Job
+from preflight.lazy_dataclass import dataclass
 from preflight.node.wire import UNAVAILABLE_KINDS
 from preflight.recording import Cluster, Node, Origin
 

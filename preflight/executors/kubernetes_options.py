@@ -6,11 +6,12 @@ import re
 from pathlib import Path
 
 from preflight.executors.base import Option
+from preflight.node.lazy_pattern import lazy_pattern
 
 #: How long pods of our own live at most, should nobody be left to delete them.
 LIFETIME_S = 900
 #: Names of pods, jobs and namespaces.
-NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", re.ASCII)
+NAME = lazy_pattern(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", re.ASCII)
 
 
 def _name_wrong(value: str) -> str:

@@ -7,11 +7,11 @@ volumes, environment), and nothing of what makes a pod part of a service or star
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from preflight.errors import UsageError
 from preflight.job import Known
+from preflight.lazy_dataclass import dataclass
 from preflight.sources.kubernetes.kinds import objects, workload_of
 from preflight.sources.structured import Kind, Node
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from preflight.errors import UsageError
 from preflight.executors.base import Bundle, ExecutorError, Gathered, Option, Wanted
 from preflight.executors.pipe import PipeChannel, new_nonce, start_agent
+from preflight.lazy_dataclass import dataclass
 from preflight.node import bootstrap
 from preflight.recording import Node
 

@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from preflight.executors import nodefiles
 from preflight.executors.base import Bundle, ExecutorError, Gathered, Option, Wanted
@@ -18,7 +18,9 @@ from preflight.executors.pipe import PipeChannel, new_nonce, start_agent
 from preflight.executors.ssh import said_by_ssh
 from preflight.executors.tool import run_tool
 from preflight.job.hostname import is_hostname
+from preflight.lazy_dataclass import dataclass
 from preflight.node import bootstrap
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.recording import Node
 
 #: How long `mpirun --version` may take; on a slow file server it takes seconds.
@@ -28,13 +30,13 @@ _VERSION_S = 10.0
 _HYDRA_BYTES_PER_S = 4 << 20
 _LAUNCHERS = ("mpirun", "mpiexec", "prterun", "mpiexec.hydra")
 #: What belongs to a launch that this process is part of, or would put something between the bytes of the channel.
-_NOT_OURS = re.compile(
+_NOT_OURS = lazy_pattern(
     r"OMPI_(?:COMM_|UNIVERSE|APP_CTX|FIRST_RANK|FILE_LOCATION|ARGV|COMMAND|NUM_)"
     r"|OMPI_MCA_(?:orte_(?:tag_output|timestamp_output|xml_output|output_filename|ess_|hnp_)|ess|pmix|rmaps_)"
     r"|PRTE_MCA_(?:prte_(?:tag|timestamp|xml|output)|ess|rmaps)|PRTE_|PMIX_(?!MCA)|PMI_|PMI2_|MPI_LOCAL|HYDI_"
     r"|HYDRA_(?:HOST_FILE|PREPEND|PPN)|MPIEXEC_(?:PREFIX|TIMEOUT)|I_MPI_(?:HYDRA_HOST_FILE|PREPEND|PERHOST)"
 )
-_BLOCK = re.compile(r"^-{20,}$")
+_BLOCK = lazy_pattern(r"^-{20,}$")
 #: A pattern, the kind of failure, what it means and what to do. These come before what ssh itself says ...
 _HELPER: tuple[tuple[str, str, str, str], ...] = (
     (

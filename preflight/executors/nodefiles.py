@@ -7,11 +7,11 @@ ranks. Formats as in pbs_professional's PBS_NODEFILE, LSF's LSB_DJOB_HOSTFILE an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from preflight.executors.base import ExecutorError
 from preflight.job.hostname import is_hostname
+from preflight.lazy_dataclass import dataclass
 from preflight.recording import Node
 
 #: A file of more than this is none of a batch system's.

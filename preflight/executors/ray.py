@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import anyio
@@ -18,12 +18,14 @@ from preflight.executors.base import Bundle, ExecutorError, Gathered, Option, Wa
 from preflight.executors.bridge.head import Bridge, BridgedChannel
 from preflight.executors.pipe import new_nonce, start_agent
 from preflight.job.hostname import is_hostname
+from preflight.lazy_dataclass import dataclass
 from preflight.node import bootstrap
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.recording import Cluster, ClusterNode, Node
 
 #: What a driver says on standard error that helps nobody.
 _QUIET = {"RAY_DEDUP_LOGS": "1", "PYTHONWARNINGS": "ignore", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
-_ADDRESS = re.compile(r"auto|(?:ray://)?[A-Za-z0-9\[][A-Za-z0-9.\[\]:_-]{0,254}", re.ASCII)
+_ADDRESS = lazy_pattern(r"auto|(?:ray://)?[A-Za-z0-9\[][A-Za-z0-9.\[\]:_-]{0,254}", re.ASCII)
 
 
 def _address_wrong(value: str) -> str:

@@ -12,7 +12,7 @@ import secrets
 import shutil
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import anyio
 
@@ -35,6 +35,7 @@ from preflight.executors.slurm_jobs import (
 from preflight.executors.slurm_steps import command, environment_for_step, explain
 from preflight.executors.tool import run_tool
 from preflight.job.hostname import is_hostname
+from preflight.lazy_dataclass import dataclass
 from preflight.recording import Cluster, Node
 
 #: States in which a node of an allocation takes no step; srun would wait for it until our deadline.

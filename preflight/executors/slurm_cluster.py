@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from preflight.executors.base import ExecutorError
 from preflight.executors.slurm_jobs import ASK_S, NodeState, fields_of
 from preflight.executors.tool import run_tool
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.recording import Cluster, ClusterNode, Partition
 
 #: Of sinfo(1): node, state, CPUs, MiB, generic resources, features, reason; one line for each node.
 _FORMAT = "%N|%T|%c|%m|%G|%f|%E"
 #: Words in the state of a node on which nothing new is placed. `~` and `#` behind it mean that it sleeps or boots.
-_CLOSED = re.compile(r"drain|down|fail|inval|unknown|future|maint|perfctrs|blocked", re.IGNORECASE)
+_CLOSED = lazy_pattern(r"drain|down|fail|inval|unknown|future|maint|perfctrs|blocked", re.IGNORECASE)
 #: Nodes of more partitions than the job names are of no use to it.
 _MOST_NODES = 20_000
 

@@ -12,7 +12,6 @@ import math
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import anyio
 
@@ -21,17 +20,19 @@ from preflight.executors.pipe import PipeChannel, new_nonce
 from preflight.executors.tool import run_tool
 from preflight.job import Known
 from preflight.job.hostlist import expand_hosts
+from preflight.lazy_dataclass import dataclass
+from preflight.node.lazy_pattern import lazy_pattern
 
 #: How long a single question to the controller may take.
 ASK_S = 4.0
 #: Options of the job's header that name nodes are the job's word, and need trust.
 _NAMING = ("--nodelist", "--exclude")
 #: A value as sbatch(1) documents any of them; no blank, no control character, nothing a shell would read.
-_VALUE = re.compile(r"[A-Za-z0-9_.,:;=+*/\[\]()&|!@%-]{0,400}", re.ASCII)
-_PENDING = re.compile(r"Pending job allocation (\d+)")
-_GRANTED = re.compile(r"Granted job allocation (\d+)")
+_VALUE = lazy_pattern(r"[A-Za-z0-9_.,:;=+*/\[\]()&|!@%-]{0,400}", re.ASCII)
+_PENDING = lazy_pattern(r"Pending job allocation (\d+)")
+_GRANTED = lazy_pattern(r"Granted job allocation (\d+)")
 #: What salloc says when nothing is wrong with the request but that nobody is free.
-_BUSY = re.compile(
+_BUSY = lazy_pattern(
     r"connection timed out|requested nodes are busy|immediate execution impossible|nodes required for job are down,"
     r"|resources|partition .* not available now|partition in (?:down|inactive) state",
     re.IGNORECASE,

@@ -13,7 +13,6 @@ import re
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from stat import S_ISDIR
 
@@ -22,12 +21,14 @@ from preflight.executors.base import Bundle, ExecutorError, Gathered, Wanted
 from preflight.executors.pipe import PipeChannel, new_nonce, start_agent
 from preflight.executors.tool import run_tool
 from preflight.job.hostname import is_hostname
+from preflight.lazy_dataclass import dataclass
 from preflight.node import bootstrap
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.recording import Node
 
 #: ssh's own exit code for its own failures; everything else is the remote command's.
 SSH_FAILED = 255
-_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}\$?", re.ASCII)
+_USER = lazy_pattern(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}\$?", re.ASCII)
 #: A socket's path has at most 107 bytes (unix(7)), of which %C takes 40 and ssh's temporary suffix 17.
 _LONGEST_FOLDER = 107 - len("/") - 40 - 17
 _PREFIX = "preflight-ssh-"

@@ -7,11 +7,11 @@ import contextlib
 import os
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import anyio
 
 from preflight.executors.base import ExecutorError
+from preflight.lazy_dataclass import dataclass
 from preflight.node import process
 
 #: What a tool of a large cluster may print.

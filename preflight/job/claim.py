@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from preflight.job.span import Span
 from preflight.job.value import Plain, Value, alternatives
+from preflight.lazy_dataclass import dataclass
 
 
 class Strength(enum.IntEnum):

@@ -10,10 +10,12 @@ import ipaddress
 import re
 from collections.abc import Iterable
 
+from preflight.node.lazy_pattern import lazy_pattern
+
 #: RFC 1035: a whole name has at most 253 characters, one label at most 63.
 LONGEST_NAME = 253
 #: Underscores are no part of RFC 952, but container and cloud host names have them and resolvers accept them.
-_LABEL = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?", re.ASCII)
+_LABEL = lazy_pattern(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?", re.ASCII)
 
 
 def is_hostname(text: str) -> bool:
@@ -40,7 +42,7 @@ def folded(names: Iterable[str]) -> str:
 
 
 #: What stands before the last number of a name, that number, and what stands behind it.
-_NUMBERED = re.compile(r"(.*?)([0-9]+)([^0-9]*)", re.ASCII)
+_NUMBERED = lazy_pattern(r"(.*?)([0-9]+)([^0-9]*)", re.ASCII)
 
 
 def _in_runs(names: Iterable[str]) -> list[str]:
@@ -92,7 +94,7 @@ def split_endpoint(text: str) -> tuple[str, int | None] | None:
 
 #: A range of more hosts than this is a slip, or meant to fill the memory.
 _MOST_HOSTS = 100_000
-_RANGE = re.compile(r"\[(\d{1,6}(?:-\d{1,6})?(?:,\d{1,6}(?:-\d{1,6})?)*)\]")
+_RANGE = lazy_pattern(r"\[(\d{1,6}(?:-\d{1,6})?(?:,\d{1,6}(?:-\d{1,6})?)*)\]")
 
 
 def is_host_range(text: str) -> bool:

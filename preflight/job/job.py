@@ -5,11 +5,12 @@ from __future__ import annotations
 import enum
 import functools
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from preflight.job.claim import WHOLE_JOB, Claim, Relation, Scope
 from preflight.job.span import Span
 from preflight.job.value import Unresolved, Value, join
+from preflight.lazy_dataclass import dataclass
 
 
 class NoteKind(enum.Enum):

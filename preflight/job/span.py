@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
+
+from preflight.lazy_dataclass import dataclass
 
 #: A snippet is for a person to recognise the place; longer lines are cut.
 LONGEST_SNIPPET = 240

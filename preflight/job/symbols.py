@@ -7,9 +7,9 @@ The wording is stable, so that a rule can tell "the first host of the allocation
 from __future__ import annotations
 
 import enum
-import re
 
 from preflight.job.value import Unresolved, Value
+from preflight.node.lazy_pattern import lazy_pattern
 
 
 class Symbol(str, enum.Enum):
@@ -115,7 +115,7 @@ def is_early(value: Value) -> bool:
     return isinstance(value, Unresolved) and _EARLY in value.why
 
 
-_AFFIXED = re.compile(r", written as `([^`]*)…([^`]*)`$")
+_AFFIXED = lazy_pattern(r", written as `([^`]*)…([^`]*)`$")
 
 
 def affixed(why: str, before: str, behind: str) -> Unresolved:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import TypeAlias
+
+from preflight.lazy_dataclass import dataclass
 
 Scalar: TypeAlias = str | int | float | bool | None
 Plain: TypeAlias = Scalar | tuple[Scalar, ...]

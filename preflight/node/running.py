@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
-import re
 import signal
 from contextlib import suppress
 
 from preflight.node import bootstrap, child, process
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.node.wire import Ask, Context, Failed, FrameReader
 
 TYPE_CHECKING = False
@@ -34,7 +34,7 @@ esac
 shift
 exec "$l" "$@"
 """
-_FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
+_FRAME = lazy_pattern(r'^  File "(.*)", line (\d+) in (.*)$')
 
 
 class Running:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from preflight.job import Span
+from preflight.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, order=True)

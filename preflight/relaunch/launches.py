@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from preflight.job import Claim, Known, Launch
+from preflight.lazy_dataclass import dataclass
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.relaunch.edits import Edit, Refusal
 from preflight.sources.base import Command, Script, SourceFile, Tree
 from preflight.sources.launchers import slurm
@@ -21,7 +22,7 @@ from preflight.sources.shell.trace import Trace, Written
 _MODULE_FLAGS = ("-m", "--module", "--module_mode", "--module-mode")
 #: Between two pieces of text that belong together there may be a quotation mark or a backslash.
 _WIDEST_SEAM = 3
-_BETWEEN_WORDS = re.compile(r"(?:[ \t]|\\\r?\n)*")
+_BETWEEN_WORDS = lazy_pattern(r"(?:[ \t]|\\\r?\n)*")
 #: Launchers that are the training program themselves, or hand it to a service of their own.
 _NO_PROGRAM = ("ray", "torchx", "llamafactory-cli", "axolotl", "trl", "tune", "swift")
 

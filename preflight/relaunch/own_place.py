@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import posixpath
-import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from preflight.job.span import span_of
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.relaunch.edits import Edit, Refusal
 from preflight.sources.shell.document import Document
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-_ASKS = re.compile(r"\$\{?(?:0|BASH_SOURCE)\b")
+_ASKS = lazy_pattern(r"\$\{?(?:0|BASH_SOURCE)\b")
 #: `$0`, `${0}`, `$BASH_SOURCE`, `${BASH_SOURCE[0]}`; and with what stands behind the name, two cuts of a path.
-_PLAIN = re.compile(r"\$(?:0|BASH_SOURCE)|\$\{(?:0|BASH_SOURCE|BASH_SOURCE\[0\])(?P<cut>%/\*|##\*/)?\}")
+_PLAIN = lazy_pattern(r"\$(?:0|BASH_SOURCE)|\$\{(?:0|BASH_SOURCE|BASH_SOURCE\[0\])(?P<cut>%/\*|##\*/)?\}")
 _EXPANSIONS = ("simple_expansion", "expansion")
 
 

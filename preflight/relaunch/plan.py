@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import posixpath
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from preflight.job import Job, Known, Note, Unresolved
+from preflight.lazy_dataclass import dataclass
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.relaunch import own_place
 from preflight.relaunch.edits import Edit, Refusal, apply
 from preflight.relaunch.launches import Change, Traced, TracedLaunch, change, stretches, traced
@@ -23,7 +24,7 @@ TRAINER = "preflight_trainer"
 _SUFFIX = ".py"
 _SCRIPTS = (".sh", ".bash", ".sbatch", ".slurm")
 #: Such paths mean themselves to every shell, quoted or not, and also within the text of an inner one.
-_PLAIN_PATH = re.compile(r"/[A-Za-z0-9_./+:@%,=-]*")
+_PLAIN_PATH = lazy_pattern(r"/[A-Za-z0-9_./+:@%,=-]*")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from preflight.lazy_dataclass import dataclass
 from preflight.node import command, process
 from preflight.node.wire import ProbeUnavailable
 from preflight.relaunch.edits import Refusal

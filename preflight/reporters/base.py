@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
+from preflight.lazy_dataclass import dataclass
 from preflight.report import Report
 
 

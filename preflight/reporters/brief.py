@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from rich.cells import cell_len
 from rich.text import Text
 
+from preflight.lazy_dataclass import dataclass
 from preflight.outcome import Finding, Status
 from preflight.report import Report
 from preflight.reporters.base import Style

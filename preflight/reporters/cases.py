@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime, timezone
 
+from preflight.lazy_dataclass import dataclass
 from preflight.outcome import Finding, Outcome, Severity, Status, VerdictKind
 from preflight.report import ExitCode, Report
 from preflight.reporters.clean import clean, fold_nodes

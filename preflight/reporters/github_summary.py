@@ -5,9 +5,9 @@ GitHub takes 1 MiB of a step and drops a longer summary whole, so what does not 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.outcome import Finding, Outcome, Severity
 from preflight.report import Report
 from preflight.reporters.base import Style
@@ -19,7 +19,7 @@ _MOST_BYTES = 400_000
 _LONGEST_CELL = 2000
 _SIGNS = {Severity.ERROR: "❌ error", Severity.WARNING: "⚠️ warning", Severity.INFO: "ℹ️ info"}
 #: Everything in ASCII that Markdown or HTML may take for more than itself.
-_MARKUP = re.compile(r"([\\`*_{}\[\]()#+\-.!|~$^:/@=\"'])")
+_MARKUP = lazy_pattern(r"([\\`*_{}\[\]()#+\-.!|~$^:/@=\"'])")
 
 
 class GithubSummaryReporter:

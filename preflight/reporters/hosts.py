@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from preflight.hosts import Hosts, hosts_of
+from preflight.lazy_dataclass import dataclass
 from preflight.report import Report
 from preflight.reporters.base import Style
 from preflight.reporters.clean import clean

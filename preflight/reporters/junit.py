@@ -6,17 +6,17 @@ Ant wrote and what all others read: no attribute of anybody's own.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from xml.etree import ElementTree
 
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.report import Report
 from preflight.reporters.base import Style
 from preflight.reporters.cases import RUN, Case, began, cases_of, durations_of, suites_of
 
 _ELEMENTS = {"failed": "failure", "error": "error", "skipped": "skipped"}
 #: What no XML document may hold and `clean` does not take out: it is not assigned to anything.
-_ILLEGAL = re.compile("[\ufffe\uffff]")
+_ILLEGAL = lazy_pattern("[\ufffe\uffff]")
 
 
 class JunitReporter:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from preflight.hosts import hosts_of
+from preflight.lazy_dataclass import dataclass
 from preflight.outcome import Severity, Status, VerdictKind
 from preflight.report import Report
 from preflight.reporters.base import Style

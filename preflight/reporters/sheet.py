@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Sequence
 
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.reporters.base import Style
 from preflight.reporters.clean import clean
 
 #: How colours are written.
-_ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
+_ESCAPES = lazy_pattern(r"\x1b\[[0-9;]*m")
 
 
 class Sheet:

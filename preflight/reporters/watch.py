@@ -6,8 +6,9 @@ Nothing here writes. The live view and the log of a pipe ask the same questions 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from preflight.lazy_dataclass import dataclass
 from preflight.progress import Step
 from preflight.reporters.clean import clean, fold_nodes
 from reference_trainer import phases

@@ -26,6 +26,7 @@ from preflight.job import (
     as_int,
     lift,
 )
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources import fsdp
 from preflight.sources.base import Reading, SourceFile, Tree
 from preflight.sources.comments import suppressions
@@ -39,17 +40,17 @@ _MOST_KEYS = 200
 #: A file that goes on longer before it names itself is something else.
 _HEAD = 8192
 #: Values that no other framework's configuration of that key has.
-_KINDS = re.compile(
+_KINDS = lazy_pattern(
     r"^[ \t]*[\"']?(?:compute_environment[\"']?[ \t]*:|distributed_type[\"']?[ \t]*:[ \t]*[\"']?(?:NO|no|MULTI_[A-Z]+"
     r"|FSDP|DEEPSPEED|MEGATRON_LM|TPU|XLA)\b)",
     re.MULTILINE,
 )
-_BESIDE = re.compile(
+_BESIDE = lazy_pattern(
     r"^[ \t]*[\"']?(?:num_processes|num_machines|machine_rank|mixed_precision|fsdp_config|deepspeed_config"
     r"|main_process_ip|main_process_port|downcast_bf16|use_cpu|ec2_instance_type)[\"']?[ \t]*:",
     re.MULTILINE,
 )
-_PLACEHOLDER = re.compile(r"[{}<>$@%]")
+_PLACEHOLDER = lazy_pattern(r"[{}<>$@%]")
 _MEGATRON = {
     "megatron_lm_tp_degree": "tensor_parallel_size",
     "megatron_lm_pp_degree": "pipeline_parallel_size",

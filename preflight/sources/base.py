@@ -7,7 +7,7 @@ keeps them inside the root, to regular files, and below the size limit.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 from preflight.job import (
@@ -22,6 +22,7 @@ from preflight.job import (
     Unresolved,
     Value,
 )
+from preflight.lazy_dataclass import dataclass
 
 
 class SourceError(Exception):

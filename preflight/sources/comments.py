@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 
 from preflight.job import Places, Suppression
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources.base import SourceFile
 
-_MARK = re.compile(r"(#|//)[ \t]*preflight:[ \t]*ignore\b[ \t]*(?:\[([^\]\n]*)\])?[ \t:]*([^\n]*)")
+_MARK = lazy_pattern(r"(#|//)[ \t]*preflight:[ \t]*ignore\b[ \t]*(?:\[([^\]\n]*)\])?[ \t:]*([^\n]*)")
 #: What schedulers read.
 _DIRECTIVES = ("#SBATCH", "#PBS", "#BSUB", "#$ ", "#COBALT", "#flux:", "# flux:")
-_SEPARATOR = re.compile(r"[,\s]+")
+_SEPARATOR = lazy_pattern(r"[,\s]+")
 #: Files without the words are not looked at line by line.
 _WORD = "preflight:"
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 
 from preflight.job import WHOLE_JOB, Known, Plain, Scope, Unresolved, Value, as_int, lift
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources.base import Reading, SourceFile, Tree
 from preflight.sources.comments import suppressions
 from preflight.sources.structured import Kind, NodeStating, document_of
 
 _HEAD = 40_000
-_OWN = re.compile(r"^(?:global_train_batch_size|device_train_microbatch_size):", re.MULTILINE)
+_OWN = lazy_pattern(r"^(?:global_train_batch_size|device_train_microbatch_size):", re.MULTILINE)
 _MODEL = {
     "d_model": "hidden_size",
     "n_heads": "attention_heads",

@@ -20,6 +20,7 @@ from preflight.job import (
     Scope,
     span_of,
 )
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources.base import Reading, SourceFile, Tree
 from preflight.sources.comments import suppressions
 from preflight.sources.deepspeed_claims import state
@@ -40,7 +41,7 @@ _SHARED_KEYS = (
     "fp16",
     "bf16",
 )
-_NAMED = re.compile(r"(?:.*[._-])?(?:ds|deepspeed|zero\d?)(?:[._-].*)?|.*deepspeed.*", re.IGNORECASE)
+_NAMED = lazy_pattern(r"(?:.*[._-])?(?:ds|deepspeed|zero\d?)(?:[._-].*)?|.*deepspeed.*", re.IGNORECASE)
 
 
 class DeepSpeedSource:

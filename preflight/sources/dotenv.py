@@ -11,14 +11,15 @@ from collections.abc import Iterator
 
 from preflight.job import WHOLE_JOB, Claim, Known, Note, NoteKind, Scope, Span, Strength, Unresolved, Value
 from preflight.job.span import LONGEST_SNIPPET
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.redact import HIDDEN, is_secret
 from preflight.sources.base import Reading, SourceFile, Tree
 from preflight.sources.comments import suppressions
 
-_NAMED = re.compile(r"(?:.*\.)?env(?:\.[\w-]+)?|\.deepspeed_env|env\.list", re.IGNORECASE)
-_LINE = re.compile(r"\s*(?:export\s+)?(?P<name>[A-Za-z_]\w*)\s*=\s*(?P<value>.*)$")
+_NAMED = lazy_pattern(r"(?:.*\.)?env(?:\.[\w-]+)?|\.deepspeed_env|env\.list", re.IGNORECASE)
+_LINE = lazy_pattern(r"\s*(?:export\s+)?(?P<name>[A-Za-z_]\w*)\s*=\s*(?P<value>.*)$")
 #: Variables by which a file shows that it is one of a distributed job; any other `.env` is a web application's.
-_OF_RANKS = re.compile(
+_OF_RANKS = lazy_pattern(
     r"^\s*(?:export\s+)?(?:(?:NCCL|GLOO|UCX|FI|RCCL|TORCH_NCCL|OMPI_MCA|HOROVOD|PET|PADDLE|SLURM)_\w+"
     r"|MASTER_ADDR|MASTER_PORT|WORLD_SIZE|NODE_RANK|NNODES|NPROC_PER_NODE)\s*=",
     re.MULTILINE,

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from preflight.job import WHOLE_JOB, Known, Plain, Scope, Value, as_int, lift
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources import deepspeed_claims
 from preflight.sources.base import Reading, SourceFile, Tree
 from preflight.sources.comments import suppressions
@@ -18,7 +19,7 @@ from preflight.sources.structured import Kind, Node, NodeStating, document_of, v
 
 _HEAD = 20_000
 #: Keys at the top of a file that no other YAML of the field has there.
-_OWN = re.compile(
+_OWN = lazy_pattern(
     r"^[ \t{]{0,4}[\"']?(?:pipe[-_]parallel[-_]size|zero_optimization|train_micro_batch_size_per_gpu"
     r"|checkpoint[-_]factor)[\"']?[ \t]*:",
     re.MULTILINE,

@@ -10,7 +10,7 @@ import itertools
 import posixpath
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from preflight.job import (
     WHOLE_JOB,
@@ -27,6 +27,8 @@ from preflight.job import (
 )
 from preflight.job.hostname import is_hostname
 from preflight.job.span import LONGEST_SNIPPET
+from preflight.lazy_dataclass import dataclass
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources.base import Reading, SourceFile, Tree
 from preflight.sources.comments import suppressions
 
@@ -34,11 +36,13 @@ from preflight.sources.comments import suppressions
 MOST_NOTES = 20
 #: DeepSpeed's own expression is `^(\S+)\s+slots=(\d+)`, searched in the stripped line; source:
 #: deepspeed/launcher/runner.py, `_parse_hostfile`.
-_SLOTS = re.compile(r"(\S+)[ \t]+slots=(\d{1,9})(?![0-9])")
-_COLON = re.compile(r"([^\s:]+):(\d{1,9})(?:[ \t]*#.*|[ \t]*)", re.ASCII)
-_BARE = re.compile(r"(\S+)(?:[ \t]+#.*|[ \t]*)")
-_MAX_SLOTS = re.compile(r"(\S+)[ \t]+max[-_]slots=\d{1,9}(?:[ \t]*#.*|[ \t]*)")
-_NAMED = re.compile(r"(?:.*[._-])?(?:host_?files?|machine_?files?|hosts|machines|nodefile)(?:[._-].*)?", re.IGNORECASE)
+_SLOTS = lazy_pattern(r"(\S+)[ \t]+slots=(\d{1,9})(?![0-9])")
+_COLON = lazy_pattern(r"([^\s:]+):(\d{1,9})(?:[ \t]*#.*|[ \t]*)", re.ASCII)
+_BARE = lazy_pattern(r"(\S+)(?:[ \t]+#.*|[ \t]*)")
+_MAX_SLOTS = lazy_pattern(r"(\S+)[ \t]+max[-_]slots=\d{1,9}(?:[ \t]*#.*|[ \t]*)")
+_NAMED = lazy_pattern(
+    r"(?:.*[._-])?(?:host_?files?|machine_?files?|hosts|machines|nodefile)(?:[._-].*)?", re.IGNORECASE
+)
 #: Names that are something else although they look like a list of hosts.
 _OTHER_SUFFIXES = (
     ".py",

@@ -8,9 +8,11 @@ missing comma (as the error recovery of tree-sitter's grammar does) would state 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from preflight.job import Plain
+from preflight.lazy_dataclass import dataclass
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources.structured import Document, Fault, Kind, Member, Node
 
 #: Deeper nesting is no configuration; Python's own recursion limit must never be met.
@@ -18,19 +20,19 @@ DEEPEST = 60
 #: After so many faults a file is no configuration, and the rest of it is not read.
 MOST_FAULTS = 200
 
-_SPACE = re.compile(r"[ \t\r\n\f\v\ufeff\xa0]+")
-_COMMENT = re.compile(r"//[^\n]*|#[^\n]*|/\*.*?\*/", re.DOTALL)
+_SPACE = lazy_pattern(r"[ \t\r\n\f\v\ufeff\xa0]+")
+_COMMENT = lazy_pattern(r"//[^\n]*|#[^\n]*|/\*.*?\*/", re.DOTALL)
 #: Placeholders are short; an unbounded search for their end would be quadratic in hostile input.
-_TEMPLATE = re.compile(
+_TEMPLATE = lazy_pattern(
     r"\{\{[^\n]{0,200}?\}\}|\{%[^\n]{0,200}?%\}|\$\{[^}\n]{0,200}\}|<%[^\n]{0,200}?%>|\$\([^)\n]{0,200}\)"
     r"|@[A-Za-z_]\w{0,100}@"
 )
-_STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"|\'((?:[^\'\\\n]|\\.)*)\'')
-_NUMBER = re.compile(r"-?\d{1,40}(\.\d{1,40})?([eE][+-]?\d{1,4})?", re.ASCII)
+_STRING = lazy_pattern(r'"((?:[^"\\\n]|\\.)*)"|\'((?:[^\'\\\n]|\\.)*)\'')
+_NUMBER = lazy_pattern(r"-?\d{1,40}(\.\d{1,40})?([eE][+-]?\d{1,4})?", re.ASCII)
 #: `BATCH_SIZE`: what template files for sed hold.
-_CAPITALS = re.compile(r"[A-Z][A-Z0-9]*(?:_\w+)+|[A-Z][A-Z0-9]{2,}", re.ASCII)
-_BARE = re.compile(r"[^\s,:{}\[\]\"']+")
-_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_CAPITALS = lazy_pattern(r"[A-Z][A-Z0-9]*(?:_\w+)+|[A-Z][A-Z0-9]{2,}", re.ASCII)
+_BARE = lazy_pattern(r"[^\s,:{}\[\]\"']+")
+_ESCAPE = lazy_pattern(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
 _WORDS: dict[str, Plain] = {"true": True, "false": False, "null": None}
 _PYTHON_WORDS: dict[str, Plain] = {"True": True, "False": False, "None": None}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import yaml
@@ -17,6 +17,8 @@ from yaml.constructor import SafeConstructor
 from yaml.resolver import Resolver
 
 from preflight.job import Plain
+from preflight.lazy_dataclass import dataclass
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources.structured import Document, Fault, Kind, Member, Node
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -33,16 +35,16 @@ _MOST_CUTS = 3
 
 #: What stands for a masked character: of YAML's printable range, and in nobody's file.
 _MASK = "\ue000"
-_TEMPLATE = re.compile(
+_TEMPLATE = lazy_pattern(
     r"\{\{-?\s?/\*.{0,4000}?\*/\s?-?\}\}|\{\{.{0,400}?\}\}|\{%.{0,400}?%\}|<%.{0,400}?%>|\{#.{0,400}?#\}", re.DOTALL
 )
-_WHOLE_TEMPLATE = re.compile(r"\$\{[^{}\n]{1,200}\}|@[A-Za-z_]\w{0,100}@|<[A-Za-z][\w .-]{0,80}>")
-_BOUNDARY = re.compile(r"^(?:---|\.\.\.)(?=[ \t\r\n]|$)", re.MULTILINE)
+_WHOLE_TEMPLATE = lazy_pattern(r"\$\{[^{}\n]{1,200}\}|@[A-Za-z_]\w{0,100}@|<[A-Za-z][\w .-]{0,80}>")
+_BOUNDARY = lazy_pattern(r"^(?:---|\.\.\.)(?=[ \t\r\n]|$)", re.MULTILINE)
 #: What YAML does not allow in a stream at all; one such character must not cost the file.
-_UNPRINTABLE = re.compile(r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_UNPRINTABLE = lazy_pattern(r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 #: The end of a line behind which a block begins: `key: |`, `- >-`.
-_BLOCK = re.compile(r"(?::|-)[ \t]+[|>][-+0-9]{0,2}[ \t]*(?:#.*)?\r?$")
-_TOP_KEY = re.compile(r"^[^\s#\-][^\n]*$", re.MULTILINE)
+_BLOCK = lazy_pattern(r"(?::|-)[ \t]+[|>][-+0-9]{0,2}[ \t]*(?:#.*)?\r?$")
+_TOP_KEY = lazy_pattern(r"^[^\s#\-][^\n]*$", re.MULTILINE)
 
 _resolver: Any = Resolver()
 _constructor = SafeConstructor()

@@ -12,22 +12,23 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from preflight.job import WHOLE_JOB, Scope
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources.base import Command, Reading, SourceFile, Tree
 from preflight.sources.comments import suppressions
 from preflight.sources.redaction import secrets_of, without_secrets
 from preflight.sources.shell.document import FileText, Hole, Lit, Piece, Place
 from preflight.sources.shell.state import Kind, Slot
 
-_NAME = re.compile(r"(?:gnu)?makefile(?:\..*)?|.*\.mk", re.IGNORECASE)
-_LAUNCHES = re.compile(
+_NAME = lazy_pattern(r"(?:gnu)?makefile(?:\..*)?|.*\.mk", re.IGNORECASE)
+_LAUNCHES = lazy_pattern(
     r"torchrun|torch\.distributed|deepspeed|accelerate|paddle\.distributed|fleetrun|horovodrun|mpirun|mpiexec"
     r"|srun|composer|\bray (?:start|job)|colossalai run|fabric run|torchx run"
 )
-_ASSIGNMENT = re.compile(
+_ASSIGNMENT = lazy_pattern(
     r"^(?P<export>export[ \t]+)?(?P<name>[A-Za-z_]\w*)[ \t]*(?P<sign>[:?+]{0,2}=)[ \t]*(?P<value>.*)$"
 )
 #: One level of parentheses inside `$(shell ...)` is enough for what recipes hold; more ends the hole early.
-_USE = re.compile(
+_USE = lazy_pattern(
     r"\$\$|\$\((?P<round>[A-Za-z_]\w*)\)|\$\{(?P<curly>[A-Za-z_]\w*)\}"
     r"|\$\((?:[^()\n]|\([^()\n]{0,200}\)){0,400}\)|\$[^\s$]"
 )

@@ -10,13 +10,14 @@ import re
 from collections.abc import Callable
 
 from preflight.job import WHOLE_JOB, Known, Plain, Relation, Scope, Unresolved, Value, as_int, lift
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources.base import Reading, SourceFile, Tree
 from preflight.sources.comments import suppressions
 from preflight.sources.structured import Kind, Member, Node, NodeStating, document_of
 
 _HEAD = 40_000
-_TRAINER = re.compile(r"^trainer:[ \t]*(?:#.*)?$", re.MULTILINE)
-_OF_TRAINER = re.compile(r"^[ \t]+(?:devices|num_nodes|accelerator|max_epochs|max_steps):", re.MULTILINE)
+_TRAINER = lazy_pattern(r"^trainer:[ \t]*(?:#.*)?$", re.MULTILINE)
+_OF_TRAINER = lazy_pattern(r"^[ \t]+(?:devices|num_nodes|accelerator|max_epochs|max_steps):", re.MULTILINE)
 _MODEL_NUMBERS = {
     "global_batch_size": "train_batch_size",
     "micro_batch_size": "micro_batch_size_per_gpu",

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from preflight.job import Claim, Known, Scope, Span, Strength
+from preflight.lazy_dataclass import dataclass
+from preflight.node.lazy_pattern import lazy_pattern
 
 #: Distribution (or conda package) to the name it is stated under.
 _TRACKED = {
@@ -25,15 +26,15 @@ _TRACKED = {
     "paddlepaddle-gpu": "paddlepaddle",
 }
 _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,80}[A-Za-z0-9])?"
-_REQUIREMENT = re.compile(
+_REQUIREMENT = lazy_pattern(
     rf"(?P<name>{_NAME})[ \t]*(?:\[[^\[\]\n]{{0,200}}\])?[ \t]*\(?"
     r"(?P<version>(?:[=<>!~]{1,3}[\w.*+-]{1,60},?){0,20})\)?"
     r"[ \t]*(?P<rest>[;#@\\ -].*)?"
 )
-_BLANKS = re.compile(r"[ \t]*([=<>!~]{1,3}|,)[ \t]*")
-_WHEEL = re.compile(rf"(?:^|.*/)(?P<name>{_NAME}?)-(?P<version>\d[\w.+%]{{0,40}})-[^/]{{1,120}}\.whl(?:#.*)?")
-_CONDA = re.compile(rf"(?:[\w.-]{{1,60}}::)?(?P<name>{_NAME})[ \t]*(?P<version>[=<>!~][^#\s]{{0,80}})?(?:[ \t#].*)?")
-_CUDA = re.compile(r"\bcu(\d{2,3})\b")
+_BLANKS = lazy_pattern(r"[ \t]*([=<>!~]{1,3}|,)[ \t]*")
+_WHEEL = lazy_pattern(rf"(?:^|.*/)(?P<name>{_NAME}?)-(?P<version>\d[\w.+%]{{0,40}})-[^/]{{1,120}}\.whl(?:#.*)?")
+_CONDA = lazy_pattern(rf"(?:[\w.-]{{1,60}}::)?(?P<name>{_NAME})[ \t]*(?P<version>[=<>!~][^#\s]{{0,80}})?(?:[ \t#].*)?")
+_CUDA = lazy_pattern(r"\bcu(\d{2,3})\b")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,15 +11,16 @@ from collections.abc import Iterator
 
 from preflight.job import WHOLE_JOB, Known, Scope, Value, lift
 from preflight.job.value import Plain
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources.base import Reading, SourceFile, Tree
 from preflight.sources.comments import suppressions
 from preflight.sources.structured import Kind, Member, Node, NodeStating, document_of, value_of
 
 #: How other files refer to one of these.
 ROLE = "paddlerec"
-_RUNNER = re.compile(r"^runner[ \t]*:", re.MULTILINE)
+_RUNNER = lazy_pattern(r"^runner[ \t]*:", re.MULTILINE)
 #: Keys below `runner` that no other framework's configuration has there.
-_OWN = re.compile(
+_OWN = lazy_pattern(
     r"^[ \t]+(?:-[ \t]+)?(?:train_reader_path|infer_reader_path|sync_mode|fleet_mode|distribute_strategy"
     r"|infer_load_path|save_checkpoint_interval|phases|class[ \t]*:[ \t]*(?:cluster_)?(?:train|infer))[ \t]*[:#\r\n]",
     re.MULTILINE,

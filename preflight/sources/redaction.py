@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from preflight.job import (
     Claim,
@@ -17,6 +17,7 @@ from preflight.job import (
     Value,
     alternatives,
 )
+from preflight.lazy_dataclass import dataclass
 from preflight.redact import HIDDEN, is_secret, redact, scrub
 from preflight.sources.base import Command, Reading
 

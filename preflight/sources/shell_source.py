@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from preflight.job import WHOLE_JOB, Launch, Note, NoteKind, Scope, Span
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources.base import Reading, SourceFile, Tree
 from preflight.sources.comments import suppressions
 from preflight.sources.redaction import secrets_of, without_secrets
@@ -14,19 +15,19 @@ _SUFFIXES = (
     *(".sh", ".bash", ".ksh", ".zsh", ".sbatch", ".slurm", ".slrm", ".job", ".sub"),
     *(".pbs", ".qsub", ".lsf", ".bsub", ".sge", ".cobalt"),
 )
-_SHEBANG = re.compile(r"#!\s*\S*(/|\s)(env\s+(-S\s+)?)?(ba|da|z|k)?sh\b")
-_HETEROGENEOUS = re.compile(r"^#SBATCH[ \t]+(hetjob|packjob)\b", re.MULTILINE)
+_SHEBANG = lazy_pattern(r"#!\s*\S*(/|\s)(env\s+(-S\s+)?)?(ba|da|z|k)?sh\b")
+_HETEROGENEOUS = lazy_pattern(r"^#SBATCH[ \t]+(hetjob|packjob)\b", re.MULTILINE)
 _HEAD = 4096
 #: Without one of these words nothing is launched: programs that start ranks or containers, batch headers, and
 #: settings of how ranks talk to each other, for others to source.
-_LAUNCHING = re.compile(
+_LAUNCHING = lazy_pattern(
     r"python|torch|deepspeed|ds_ssh|paddle|fleet|accelerate|srun|sbatch|mpi|horovod|\bray\b|composer|lightning|tensorflow"
     r"|llamafactory|axolotl|\b(?:lmf|trl|tune|swift|megatron)[ \t]"
     r"|docker|podman|singularity|apptainer|kubectl|jsrun|aprun|pdsh|^#(?:SBATCH|PBS|BSUB)\s"
     r"|\b(?:NCCL|RCCL|GLOO|UCX|FI|TP_SOCKET|PADDLE|FLAGS|PET)_|TRAINING_ROLE",
     re.MULTILINE,
 )
-_SCRIPT_NAMES = re.compile(r"[\w.+-]+")
+_SCRIPT_NAMES = lazy_pattern(r"[\w.+-]+")
 
 
 class ShellSource:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from preflight.job import (
     WHOLE_JOB,
@@ -24,6 +24,7 @@ from preflight.job import (
     Unresolved,
     Value,
 )
+from preflight.lazy_dataclass import dataclass
 from preflight.sources.base import SourceFile
 
 #: Characters of a spelling; a longer one is cut.

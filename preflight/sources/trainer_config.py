@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from preflight.job import WHOLE_JOB, Claim, Known, Reference, Scope, Strength, Unresolved, as_int
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources import fsdp
 from preflight.sources.base import Reading, SourceFile, Tree
 from preflight.sources.comments import suppressions
@@ -27,21 +28,21 @@ _HEAD = 16384
 _TOP = r"(?:(?:^|[{,])[ \t]{0,8}\"|^'?)"
 _END = r"[\"']?[ \t]*:"
 #: Keys that only such a file has, two of them together.
-_KEYS = re.compile(
+_KEYS = lazy_pattern(
     rf"{_TOP}(?:per_device_train_batch_size|gradient_accumulation_steps|micro_batch_size|num_train_epochs|num_epochs"
     rf"|learning_rate|output_dir|model_name_or_path|base_model|lr_scheduler_type|finetuning_type|sequence_len){_END}",
     re.MULTILINE,
 )
-_SURE = re.compile(
+_SURE = lazy_pattern(
     rf"{_TOP}(?:per_device_train_batch_size|gradient_accumulation_steps|micro_batch_size){_END}", re.MULTILINE
 )
 #: Other frameworks with keys of these names: their files are somebody else's.
-_OTHERS = re.compile(
+_OTHERS = lazy_pattern(
     rf"{_TOP}(?:compute_environment|distributed_type|train_micro_batch_size_per_gpu|zero_optimization|apiVersion|kind"
     rf"|defaults|trainer|hydra|megatron_amp_O2){_END}",
     re.MULTILINE,
 )
-_TORCHTUNE = re.compile(r"_component_:[ \t]*torchtune\.")
+_TORCHTUNE = lazy_pattern(r"_component_:[ \t]*torchtune\.")
 #: Axolotl's own names.
 _AXOLOTL: dict[str, tuple[str, Reader]] = {
     "micro_batch_size": ("micro_batch_size_per_gpu", as_int),

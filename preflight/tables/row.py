@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from preflight.job import Plain
+from preflight.lazy_dataclass import dataclass
 
 
 class Row(NamedTuple):

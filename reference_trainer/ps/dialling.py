@@ -6,9 +6,9 @@ import errno
 import socket
 import threading
 import time
-from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional
 
+from preflight.node.record import dataclass, field
 from preflight.node.wire import ProbeUnavailable
 from reference_trainer import endpoint, phases
 from reference_trainer.endpoint import Dialled

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import replace
 from typing import Any, Callable, Dict, List, Optional
 
+from preflight.node.record import replace
 from reference_trainer import oracle
 from reference_trainer.oracle import LEARNING_RATE, Mismatch
 from reference_trainer.ps import clocks, settings, store, tasks

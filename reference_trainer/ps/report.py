@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Dict, List, Optional
 
+from preflight.node.record import dataclass, field
 from reference_trainer.oracle import Mismatch
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any, Dict, List, Tuple
 
+from preflight.node.record import dataclass, field
 from preflight.node.wire import ProbeUnavailable
 from reference_trainer import oracle
 from reference_trainer.ps import clocks, tasks

@@ -7,8 +7,9 @@ functions give the same for the same input in every process: nothing here uses P
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
 from typing import Dict, Iterable, List, Optional, Sequence, Tuple
+
+from preflight.node.record import dataclass
 
 FLOAT_BYTES = 4
 #: The largest piece that travels and is locked as a whole. On loopback every transport is fastest with 1 to 16 MiB, and

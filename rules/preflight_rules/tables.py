@@ -6,9 +6,10 @@ import functools
 import importlib
 import re
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from preflight.lazy_dataclass import dataclass
 
 _FOLDER = Path(__file__).parent / "data"
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from preflight.job import InputFile, Job
 from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
+from preflight.lazy_dataclass import dataclass
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.outcome import Confidence, Evidence, Severity
 from preflight.recording import Facts, Fleet
 from preflight.request import Request, probe_name
@@ -23,13 +24,13 @@ _FROM_ONE_NODE = ("deepspeed", "mpirun", "horovodrun", "pdsh", "fabric", "srun",
 #: Kinds of files that start ranks and may name the node they lie on.
 _STARTING = ("shell", "hostfile", "makefile", "dotenv", "requirements")
 #: Settings that decide how many samples and steps there are, and how ranks are laid out.
-_SIZES = re.compile(
+_SIZES = lazy_pattern(
     r"batch|accumulat|world.?size|nnodes|num.?nodes|nproc|gpus|num.?machines|num.?processes|parallel|"
     r"stage|seq.*len|max.?steps|train.?steps|epochs?$|num.?workers|trainers|servers|shards?$|slots",
     re.IGNORECASE,
 )
 #: A start script may rightly hold these, and be another one on each node.
-_OF_THE_NODE = re.compile(r"(node|machine|local|host)?_?-?(rank|id|index)$|port$", re.IGNORECASE)
+_OF_THE_NODE = lazy_pattern(r"(node|machine|local|host)?_?-?(rank|id|index)$|port$", re.IGNORECASE)
 _MICRO = (
     "train_micro_batch_size_per_gpu",
     "micro_batch_size",

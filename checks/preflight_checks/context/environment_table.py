@@ -7,9 +7,9 @@ import functools
 import importlib
 import importlib.resources
 import sys
-from dataclasses import dataclass
 from typing import Any
 
+from preflight.lazy_dataclass import dataclass
 from preflight.outcome import Severity
 
 

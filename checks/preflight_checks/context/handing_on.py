@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from preflight.job import Claim, Job
 from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.outcome import Confidence, Evidence, Severity
 from preflight.recording import Facts, Fleet
 from preflight.request import Request
@@ -17,7 +17,7 @@ from preflight_checks.majority import split
 from preflight_checks.probes.environment import environment
 
 #: Variables whose absence on other nodes changes how ranks communicate or compute.
-_TRAVELLING = re.compile(
+_TRAVELLING = lazy_pattern(
     r"(NCCL|RCCL|GLOO|UCX|UCC|FI|TP|HOROVOD|TORCH|PYTORCH|CUDA|CUBLAS|OMP|MKL|PADDLE|FLAGS|DMLC|MASTER|WORLD|HF|TRANSFORMERS)_"
     r"|LD_LIBRARY_PATH$|LD_PRELOAD$|PYTHONPATH$|PYTHONHASHSEED$|WORLD_SIZE$|XLA_FLAGS$"
 )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from preflight.job import Job
 from preflight.job.hostname import split_endpoint
 from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
+from preflight.lazy_dataclass import dataclass
 from preflight.outcome import Evidence, Severity
 from preflight.recording import Facts, Fleet
 from preflight.request import Request

@@ -8,10 +8,10 @@ context is not known.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from preflight.job import Claim, Job, Unresolved
 from preflight.judgement import Verdict, unknown
+from preflight.lazy_dataclass import dataclass
 from preflight.once import once
 from preflight.recording import Facts, Fleet, Observed, Unavailable
 from preflight.request import Request, probe_name

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from preflight.exhibit import Bar, Bars, Layout, Piece, Place
 from preflight.job import Job
+from preflight.lazy_dataclass import dataclass
 from preflight.recording import Facts, Fleet
 from preflight_checks.demands import Endpoint, stand_ins
 from preflight_checks.exhibits.telling import many

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from preflight.exhibit import Cell, Column, Row, Table
+from preflight.lazy_dataclass import dataclass
 from preflight.recording import Facts, Fleet, Observed
 from preflight_checks.majority import split
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 from preflight.job import Claim, Job
 from preflight.judgement import Verdict, failed, not_applicable, passed, unknown
+from preflight.lazy_dataclass import dataclass
 from preflight.outcome import Command, Confidence, Evidence, Severity
 from preflight.recording import Facts, Observed, Unavailable
 from preflight_checks.demands import fold, gpu_claims, known_text, largest, scopes

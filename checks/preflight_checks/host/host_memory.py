@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from statistics import median_high
 
 from preflight.job import Claim, Job
 from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
+from preflight.lazy_dataclass import dataclass
 from preflight.outcome import Confidence, Evidence, Severity
 from preflight.recording import Facts, Fleet
 from preflight.request import Request, probe_name

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from preflight.job import Job
+from preflight.lazy_dataclass import dataclass
 from preflight.links import rounds
 from preflight.matrix import Pair
 from preflight.once import once

@@ -18,9 +18,10 @@ import difflib
 import functools
 import ipaddress
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from preflight.job import Job, Known
+from preflight.lazy_dataclass import dataclass
 from preflight.once import once
 from preflight_checks.demands import Filter, backends, filter_of, filters, literal, scopes
 from preflight_checks.probes.interfaces import Address, Interface

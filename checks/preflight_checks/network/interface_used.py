@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from preflight.job import Claim, Job, Known
 from preflight.job.hostname import split_endpoint
+from preflight.lazy_dataclass import dataclass
 from preflight.once import once
 from preflight.recording import Facts, Observed
 from preflight_checks.demands import Filter, backends, filter_of, is_loopback, scopes

@@ -9,12 +9,13 @@ import os
 import re
 import sys
 
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.node.record import ANNOTATED
 
 if ANNOTATED:
     from typing import Dict, Optional, Sequence, Tuple
 
-_FOLDER = re.compile(r"^(?P<name>[^-]+(?:-(?=\D)[^-]+)*?)-(?P<version>\d[^-]*)(?:-.*)?\.(?:dist|egg)-info$")
+_FOLDER = lazy_pattern(r"^(?P<name>[^-]+(?:-(?=\D)[^-]+)*?)-(?P<version>\d[^-]*)(?:-.*)?\.(?:dist|egg)-info$")
 
 
 def parse_folder(entry: str) -> Optional[Tuple[str, str]]:

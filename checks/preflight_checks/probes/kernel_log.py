@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 from preflight.node import command
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.node.record import dataclass, field
 from preflight.node.wire import ProbeUnavailable
 
 KMSG = "/dev/kmsg"
 TOOL_S = 3.0
 _LARGEST_RECORD = 8192
-_XID = re.compile(r"NVRM: (?:GPU \d+ )?Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)(?:, (.*))?")
-_SXID = re.compile(r"SXid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)(?:, (.*))?")
-_STAMP = re.compile(r"^(\d+\.\d+) ")
+_XID = lazy_pattern(r"NVRM: (?:GPU \d+ )?Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)(?:, (.*))?")
+_SXID = lazy_pattern(r"SXid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)(?:, (.*))?")
+_STAMP = lazy_pattern(r"^(\d+\.\d+) ")
 _HINT = "not seeing messages from other users"
 #: What journalctl looks for; both kinds of message hold it.
 PATTERN = "Xid \\("

@@ -8,6 +8,7 @@ import re
 import time
 
 from preflight.node.cheap import cheap
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.node.proc import PROC, content, numbers, parse_stat, stat_lines, text
 from preflight.node.record import ANNOTATED, dataclass, field
 from preflight.redact import scrub
@@ -61,7 +62,7 @@ SHM_BEGINNINGS = {
     "cuda.shm.": "CUDA",
 }
 
-_PYTHON = re.compile(r"^(python|pypy)[\d.]*$")
+_PYTHON = lazy_pattern(r"^(python|pypy)[\d.]*$")
 
 
 @dataclass(frozen=True)

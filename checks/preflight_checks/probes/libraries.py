@@ -9,6 +9,7 @@ import os
 import re
 
 from preflight.node import command
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.node.record import ANNOTATED, dataclass
 from preflight.node.wire import ProbeUnavailable
 from preflight_checks.probes.apart import apart
@@ -22,7 +23,7 @@ if ANNOTATED:
 #: ld.so(8): looked in last.
 DEFAULT_FOLDERS = ("/lib64", "/usr/lib64", "/lib", "/usr/lib", "/lib/*-linux-gnu", "/usr/lib/*-linux-gnu")
 LOAD_S = 3.0
-_VERSION_IN_NAME = re.compile(r"\.so\.(\d+\.\d+(?:\.\d+)*)$")
+_VERSION_IN_NAME = lazy_pattern(r"\.so\.(\d+\.\d+(?:\.\d+)*)$")
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import json
 import os
 import re
 
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.node.record import ANNOTATED
 from preflight.redact import is_secret
 
@@ -16,13 +17,15 @@ if ANNOTATED:
 #: So many are kept of one file.
 MOST = 400
 _LONGEST_NAME = 100
-_YAML = re.compile(r"^(?P<indent> *)(?:- +)?(?P<name>[\w./-]{1,100}) *:(?: +(?P<value>[^#\n]*?))?\s*(?:#.*)?$")
-_OPTION = re.compile(r"(?<![\w-])(?P<name>--[A-Za-z][\w-]{0,80})(?:=|[ \t]+)(?P<value>-?[\d.]+(?:[eE]-?\d+)?)(?![\w.])")
-_ASSIGNED = re.compile(
+_YAML = lazy_pattern(r"^(?P<indent> *)(?:- +)?(?P<name>[\w./-]{1,100}) *:(?: +(?P<value>[^#\n]*?))?\s*(?:#.*)?$")
+_OPTION = lazy_pattern(
+    r"(?<![\w-])(?P<name>--[A-Za-z][\w-]{0,80})(?:=|[ \t]+)(?P<value>-?[\d.]+(?:[eE]-?\d+)?)(?![\w.])"
+)
+_ASSIGNED = lazy_pattern(
     r"(?:^|[\s;(])(?P<name>[A-Za-z_]\w{0,80})=[\"']?(?P<value>-?[\d.]+(?:[eE]-?\d+)?)[\"']?(?=[\s;)]|$)", re.M
 )
-_HOST = re.compile(r"^\s*(?P<name>[\w.-]{1,253})[ \t]+.*?slots?\s*=\s*(?P<value>\d+)", re.M)
-_NUMBER = re.compile(r"-?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?")
+_HOST = lazy_pattern(r"^\s*(?P<name>[\w.-]{1,253})[ \t]+.*?slots?\s*=\s*(?P<value>\d+)", re.M)
+_NUMBER = lazy_pattern(r"-?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?")
 
 
 def named_values(path: str, text: str) -> Dict[str, str]:

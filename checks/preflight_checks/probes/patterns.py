@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
 
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.node.record import ANNOTATED
 
 if ANNOTATED:
@@ -12,9 +12,9 @@ if ANNOTATED:
 
 #: A pattern may stand for more; nobody has that many shards in one folder.
 MOST_NAMES = 50000
-_BRACES = re.compile(r"\{([^{}]*)\}")
-_RANGE = re.compile(r"^(-?\d+)\.\.(-?\d+)(?:\.\.(\d+))?$")
-_LETTERS = re.compile(r"^([A-Za-z])\.\.([A-Za-z])$")
+_BRACES = lazy_pattern(r"\{([^{}]*)\}")
+_RANGE = lazy_pattern(r"^(-?\d+)\.\.(-?\d+)(?:\.\.(\d+))?$")
+_LETTERS = lazy_pattern(r"^([A-Za-z])\.\.([A-Za-z])$")
 _LONGEST_LIST_BYTES = 4 << 20
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from preflight.job import Claim, Job
 from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
+from preflight.lazy_dataclass import dataclass
 from preflight.once import once
 from preflight.outcome import Confidence, Evidence, Severity
 from preflight.recording import Facts, Fleet

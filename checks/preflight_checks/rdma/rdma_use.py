@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from preflight.job import Claim, Job, Known
+from preflight.lazy_dataclass import dataclass
 from preflight.once import once
 from preflight.recording import Facts, Fleet
 from preflight_checks.demands import backends, scopes

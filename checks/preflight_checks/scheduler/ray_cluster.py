@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 
 from preflight.job import Claim, Job, Known
 from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.outcome import Confidence, Evidence, Severity
 from preflight.recording import Cluster, Facts, Fleet
 from preflight.request import Request, probe_name
@@ -16,7 +16,7 @@ from preflight_checks.probes.packages import packages
 
 #: What shows that a job runs on Ray.
 _QUANTITIES = ("ray_role", "ray_bundle", "ray_train_worker_gpus", "ray_submit_address", "ray_num_gpus")
-_PART = re.compile(r"(\S+) ([0-9.]+)")
+_PART = lazy_pattern(r"(\S+) ([0-9.]+)")
 #: KubeRay labels its nodes; its autoscaler, and Ray's own, may add larger ones.
 _GROWING = ("ray.io/node-group", "ray.io/node-type-name")
 

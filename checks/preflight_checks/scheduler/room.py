@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from preflight.job import Claim, Job, Known, Scope
 from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
+from preflight.lazy_dataclass import dataclass
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.outcome import Confidence, Evidence, Severity
 from preflight.recording import Cluster, ClusterNode, Facts, Fleet
 from preflight.request import Request
 from preflight_checks.demands import fold
 
 #: Device plugins' names for whole accelerators, as in the manifests.
-_GPU = re.compile(r"(?:nvidia|amd|aliyun)\.com/gpu|nvidia\.com/mig-[\w.-]+|habana\.ai/gaudi|huawei\.com/Ascend\w+")
+_GPU = lazy_pattern(r"(?:nvidia|amd|aliyun)\.com/gpu|nvidia\.com/mig-[\w.-]+|habana\.ai/gaudi|huawei\.com/Ascend\w+")
 #: Labels of nodes that something adds and removes by need: more of them may come.
 _GROWING = (
     *("karpenter.sh/nodepool", "karpenter.sh/provisioner-name", "cloud.google.com/gke-nodepool"),

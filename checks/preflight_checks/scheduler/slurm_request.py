@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from preflight.job import Claim, Job, Known
+from preflight.lazy_dataclass import dataclass
 from preflight.recording import Cluster, Facts, Fleet, Partition
 from preflight.request import Request
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from preflight.job import Job
 from preflight.judgement import Verdict
+from preflight.lazy_dataclass import dataclass
 from preflight.outcome import Severity, Status
 from preflight.recording import Drill, EventRecord, Facts, Fleet
 from preflight.request import Request

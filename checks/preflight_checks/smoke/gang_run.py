@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from preflight.culprit import Culprit, culprit, decision_time
 from preflight.gang import members_of
 from preflight.job import Claim
+from preflight.lazy_dataclass import dataclass
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.outcome import Evidence
 from preflight.ranks import Member, views
 from preflight.recording import EventRecord, FactRecord, Facts
@@ -16,8 +17,8 @@ from preflight.recording import EventRecord, FactRecord, Facts
 _LAST_LINES = 6
 _FRAMES = 8
 #: A frame and the head of a thread in a dump of Python's faulthandler (most recent call first).
-_FRAME = re.compile(r'File "([^"]*)", line (\d+) in (\S+)')
-_THREAD = re.compile(r"^(?:Current thread|Thread) 0x.*$", re.MULTILINE)
+_FRAME = lazy_pattern(r'File "([^"]*)", line (\d+) in (\S+)')
+_THREAD = lazy_pattern(r"^(?:Current thread|Thread) 0x.*$", re.MULTILINE)
 #: The functions that members run, as they stand in a stack.
 _ENTRIES = ("rank", "server", "worker")
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from preflight.job import Claim, Job, Known, Scope
 from preflight.job.hostname import split_endpoint
+from preflight.lazy_dataclass import dataclass
 from preflight.recording import Facts, Fleet, Node
 from preflight_checks.context.surroundings import bare, set_by_job
 from preflight_checks.demands import deciding, known_int, known_text, named, names_value, one_machine, scopes

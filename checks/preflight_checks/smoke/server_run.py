@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TypeVar
 
 from preflight.job import Job
 from preflight.judgement import Verdict, not_applicable, unknown
+from preflight.lazy_dataclass import dataclass
 from preflight.ranks import Member, replaced
 from preflight.recording import Facts, Fleet, Observed, Seen
 from preflight_checks.demands import fold

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 
 from preflight.job import Job, Scope
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.outcome import Severity, Status
 from preflight.recording import Facts, Fleet
 from preflight_checks.context.copies import odd_sizes
@@ -18,7 +19,7 @@ from preflight_checks.majority import split
 from preflight_checks.storage.shards import too_few_data_files
 
 #: Sizes that decide how much one rank computes in a step.
-_OF_A_STEP = re.compile(r"batch|accumulat|seq.*len", re.IGNORECASE)
+_OF_A_STEP = lazy_pattern(r"batch|accumulat|seq.*len", re.IGNORECASE)
 _QUANTITIES = ("micro_batch_size_per_gpu", "gradient_accumulation_steps")
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from preflight.job import Job
 from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.outcome import Confidence, Evidence, Severity
 from preflight.recording import Facts, Fleet, Observed
 from preflight_checks.demands import fold, gpu_claims
@@ -18,7 +18,7 @@ from preflight_checks.software.software import COST, build_of, numbers, plan_sof
 from preflight_checks.tables import table
 
 _LIST = "python -c 'import torch; print(torch.cuda.get_arch_list())'"
-_NVIDIA = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
+_NVIDIA = lazy_pattern(r"(sm|compute)_(\d+)(\d)([af]?)")
 
 
 def architectures_of(build: Build) -> tuple[list[str], bool]:

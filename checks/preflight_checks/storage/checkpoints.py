@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 
 from preflight.job import Job
 from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.outcome import Confidence, Evidence, Severity
 from preflight.recording import Facts, Fleet, Observed, Unavailable
 from preflight.request import Request, probe_name
@@ -29,7 +29,7 @@ NO_ROOM = MIB
 TARGET_SHARE, OTHERS_SHARE = 0.02, 0.1
 #: A small file takes a healthy server milliseconds; checkpoints are many of them.
 SLOW_WRITE_S = 2.0
-_NUMBERS = re.compile(r" \([^()]*\)")
+_NUMBERS = lazy_pattern(r" \([^()]*\)")
 
 
 def _plan_usable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:

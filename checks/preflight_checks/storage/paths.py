@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from preflight.job import Claim, Job
+from preflight.lazy_dataclass import dataclass
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.recording import Facts, Fleet, Unavailable
 from preflight.request import Request, probe_name
 from preflight_checks.probes.paths import PathState, path_state
 from preflight_checks.probes.patterns import has_braces
 
 #: Not on any node: addresses of objects and sites, and commands that webdataset reads from.
-_ELSEWHERE = re.compile(r"^(?:[A-Za-z][A-Za-z0-9+.-]*://|pipe:|s3:|gs:|hdfs:)")
+_ELSEWHERE = lazy_pattern(r"^(?:[A-Za-z][A-Za-z0-9+.-]*://|pipe:|s3:|gs:|hdfs:)")
 #: A published model is named `owner/name`; a path on a node begins like one.
-_ON_A_NODE = re.compile(r"^(?:/|\./|\.\./|~/)")
+_ON_A_NODE = lazy_pattern(r"^(?:/|\./|\.\./|~/)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from preflight.job import Claim, Job
 from preflight.judgement import Verdict, check, failed, not_applicable, passed
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.outcome import Confidence, Evidence, Severity
 from preflight.recording import Facts, Fleet, Observed, Unavailable
 from preflight.request import Request, probe_name
@@ -19,7 +19,7 @@ from preflight_checks.storage.destinations import is_shared
 #: A compiler's scratch, a log and a socket need more; below, the first of them fails.
 LITTLE = 100 * MIB
 #: `meta-llama/Llama-2-7b-hf`, and neither a path nor an address.
-_ON_THE_HUB = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}$")
+_ON_THE_HUB = lazy_pattern(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}$")
 _WORDS = {
     "home": "the home directory",
     "triton": "Triton's cache",

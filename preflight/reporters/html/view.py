@@ -6,8 +6,8 @@ Everything here is plain text, unescaped: escaping is the templates' work, and t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from preflight.lazy_dataclass import dataclass
 from preflight.reporters.html.drawing.view import Drawing, TableView
 
 

@@ -6,10 +6,11 @@ import posixpath
 import re
 
 from preflight.job import WHOLE_JOB, Scope
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources.base import Reading, SourceFile, Tree
 
-_NAME = re.compile(r"(?:.*[-_.])?(?:docker-)?compose(?:[-_.].*)?\.ya?ml", re.IGNORECASE)
-_SERVICES = re.compile(r"^services:[ \t]*(?:#.*)?\r?$", re.MULTILINE)
+_NAME = lazy_pattern(r"(?:.*[-_.])?(?:docker-)?compose(?:[-_.].*)?\.ya?ml", re.IGNORECASE)
+_SERVICES = lazy_pattern(r"^services:[ \t]*(?:#.*)?\r?$", re.MULTILINE)
 
 
 class ComposeSource:

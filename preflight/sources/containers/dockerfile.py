@@ -6,10 +6,11 @@ import posixpath
 import re
 
 from preflight.job import WHOLE_JOB, Scope
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources.base import Reading, SourceFile, Tree
 
-_NAME = re.compile(r"(?:.*\.)?(?:dockerfile|containerfile)|(?:dockerfile|containerfile)(?:[._-].*)?", re.IGNORECASE)
-_FROM = re.compile(r"^[ \t]*FROM[ \t]+\S", re.IGNORECASE | re.MULTILINE)
+_NAME = lazy_pattern(r"(?:.*\.)?(?:dockerfile|containerfile)|(?:dockerfile|containerfile)(?:[._-].*)?", re.IGNORECASE)
+_FROM = lazy_pattern(r"^[ \t]*FROM[ \t]+\S", re.IGNORECASE | re.MULTILINE)
 
 
 class DockerfileSource:

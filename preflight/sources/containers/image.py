@@ -8,25 +8,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from preflight.job import Claim, Known, Scope, Strength, Unresolved, Value
+from preflight.lazy_dataclass import dataclass
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources.base import Command, Reading, SourceFile, Tree
 from preflight.sources.comments import suppressions
 from preflight.sources.redaction import secrets_of, without_secrets
 from preflight.sources.shell.document import FileText, Hole, Lit, Piece, Place, Text
 from preflight.sources.shell.state import Kind, Slot
 
-_INSTRUCTION = re.compile(r"[ \t]*(?P<word>[A-Za-z]+)[ \t]+")
-_STAGE = re.compile(r"(?:--platform=\S+[ \t]+)?(?P<image>\S+)(?:[ \t]+[Aa][Ss][ \t]+(?P<name>\S+))?")
-_PAIR = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<value>\"(?:[^\"\\]|\\.)*\"|'[^']*'|(?:[^\s\\]|\\.)*)", re.DOTALL)
-_OLD_PAIR = re.compile(r"(?P<name>[A-Za-z_]\w*)[ \t]+(?P<value>\S.*)", re.DOTALL)
-_STRING = re.compile(r"\"((?:[^\"\\]|\\.)*)\"")
-_VARIABLE = re.compile(r"\$(?:\{[^{}\n]{1,200}\}|[A-Za-z_]\w*)")
-_HEREDOC = re.compile(r"<<-?[\"']?(\w+)[\"']?")
+_INSTRUCTION = lazy_pattern(r"[ \t]*(?P<word>[A-Za-z]+)[ \t]+")
+_STAGE = lazy_pattern(r"(?:--platform=\S+[ \t]+)?(?P<image>\S+)(?:[ \t]+[Aa][Ss][ \t]+(?P<name>\S+))?")
+_PAIR = lazy_pattern(r"(?P<name>[A-Za-z_]\w*)=(?P<value>\"(?:[^\"\\]|\\.)*\"|'[^']*'|(?:[^\s\\]|\\.)*)", re.DOTALL)
+_OLD_PAIR = lazy_pattern(r"(?P<name>[A-Za-z_]\w*)[ \t]+(?P<value>\S.*)", re.DOTALL)
+_STRING = lazy_pattern(r"\"((?:[^\"\\]|\\.)*)\"")
+_VARIABLE = lazy_pattern(r"\$(?:\{[^{}\n]{1,200}\}|[A-Za-z_]\w*)")
+_HEREDOC = lazy_pattern(r"<<-?[\"']?(\w+)[\"']?")
 #: Variables that are worth a word even where the image's command is not seen.
-_OF_RANKS = re.compile(r"(?:NCCL|GLOO|UCX|FI|RCCL|TORCH_NCCL|OMPI_MCA|HOROVOD)_[A-Z]|MASTER_ADDR$|WORLD_SIZE$|RANK$")
-_VERSION = re.compile(r".*_(?:VERSION|VER|TAG|REPO|HOME|DIR|PATH|URL|BRANCH)$")
+_OF_RANKS = lazy_pattern(r"(?:NCCL|GLOO|UCX|FI|RCCL|TORCH_NCCL|OMPI_MCA|HOROVOD)_[A-Z]|MASTER_ADDR$|WORLD_SIZE$|RANK$")
+_VERSION = lazy_pattern(r".*_(?:VERSION|VER|TAG|REPO|HOME|DIR|PATH|URL|BRANCH)$")
 _MOST_INSTRUCTIONS = 3000
 
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from preflight.job import Known, Note, NoteKind, Scope, Unresolved, as_int, lift
+from preflight.lazy_dataclass import dataclass
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources.base import Command, Reading, SourceFile, Tree
 from preflight.sources.comments import suppressions
 from preflight.sources.launchers.containers import mebibytes
@@ -22,8 +24,8 @@ from preflight.sources.shell.state import Slot
 from preflight.sources.structured import Kind, Member, Node, NodeStating, value_of
 from preflight.sources.yaml_code import code_of
 
-_INTERPOLATION = re.compile(r"(?<!\$)\$(?:\{[^{}\n]{1,200}\}|[A-Za-z_]\w*)")
-_GPU_DEVICE = re.compile(r"/dev/nvidia|nvidia\.com/gpu|/dev/kfd|/dev/dri|/dev/davinci|/dev/accel")
+_INTERPOLATION = lazy_pattern(r"(?<!\$)\$(?:\{[^{}\n]{1,200}\}|[A-Za-z_]\w*)")
+_GPU_DEVICE = lazy_pattern(r"/dev/nvidia|nvidia\.com/gpu|/dev/kfd|/dev/dri|/dev/davinci|/dev/accel")
 _MOST_SERVICES = 200
 _MOST_NOTES = 10
 

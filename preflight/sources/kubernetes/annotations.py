@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from preflight.job import Places, Suppression
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources.structured import Kind, Node
 
 KEY = "preflight/ignore"
 #: Lines of one object that a suppression can speak of.
 _MOST_LINES = 5000
-_ID = re.compile(r"[A-Za-z]{3}[0-9]{3}")
+_ID = lazy_pattern(r"[A-Za-z]{3}[0-9]{3}")
 
 
 def suppressions_of(path: str, places: Places, root: Node) -> Iterator[Suppression]:

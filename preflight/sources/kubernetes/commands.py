@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from preflight.job import Unresolved
+from preflight.lazy_dataclass import dataclass
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources.base import Script, SourceFile, Tree
 from preflight.sources.shell.document import FileText, Hole, Lit, Piece, Place, Text
 from preflight.sources.shell.embedded import evaluate_words
@@ -18,9 +19,9 @@ from preflight.sources.structured import Kind, Node
 from preflight.sources.yaml_code import code_of
 
 #: `$(NAME)` in a container's command, arguments and variables; `$$(NAME)` stays as it is.
-_EXPANSION = re.compile(r"(?<!\$)\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
+_EXPANSION = lazy_pattern(r"(?<!\$)\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
 #: A placeholder that `envsubst` fills in; Kubernetes itself would hand it over as it stands.
-_PLACEHOLDER = re.compile(r"\$(?:\{[A-Za-z_]\w*\}|[A-Za-z_]\w*)")
+_PLACEHOLDER = lazy_pattern(r"\$(?:\{[A-Za-z_]\w*\}|[A-Za-z_]\w*)")
 #: More variables of one container than this are no configuration anybody wrote.
 _MOST_VARIABLES = 400
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 from preflight.job import Known, Plain, Scope, Unresolved, Value, as_int, lift, one_of
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources.kubernetes.amounts import amount, cores, mebibytes, whole
 from preflight.sources.kubernetes.kinds import Role
 from preflight.sources.structured import Kind, Member, Node, NodeStating, value_of
@@ -14,10 +15,10 @@ from preflight.sources.structured import Kind, Member, Node, NodeStating, value_
 _Read: TypeAlias = Callable[[Value], Value]
 
 #: Device plugins' names for whole accelerators that hold one rank each.
-GPU_RESOURCE = re.compile(
+GPU_RESOURCE = lazy_pattern(
     r"(?:nvidia|amd|aliyun)\.com/gpu|nvidia\.com/mig-[\w.-]+|habana\.ai/gaudi|huawei\.com/Ascend\w+"
 )
-_RDMA = re.compile(
+_RDMA = lazy_pattern(
     r"(?:rdma|mellanox\.com|openshift\.io|nvidia\.com)/.*(?:hca|rdma|ib|roce|sriov|mlnx|vf).*|vpc\.amazonaws\.com/efa"
 )
 #: Labels of nodes that name their GPU.
@@ -42,7 +43,7 @@ _GANG_LABELS = (
     *("pod-group.scheduling.sigs.k8s.io/name", "leaderworkerset.sigs.k8s.io/exclusive-topology"),
 )
 #: Schedulers that place a job's pods together: Volcano, YuniKorn, KAI, NVIDIA Run:ai, coscheduling profiles.
-_GANG_SCHEDULER = re.compile(
+_GANG_SCHEDULER = lazy_pattern(
     r"volcano|yunikorn|kai-scheduler|runai-scheduler|koord-scheduler|.*(?:gang|cosched|kube-batch|plugins).*"
 )
 

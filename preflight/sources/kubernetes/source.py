@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from preflight.job import WHOLE_JOB, Note, NoteKind, Scope, Suppression
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources.base import Reading, SourceFile, Tree
 from preflight.sources.comments import suppressions
 from preflight.sources.kubernetes.kinds import GENERIC_KINDS, TRAINING_KINDS
@@ -18,9 +19,11 @@ if TYPE_CHECKING:
     from preflight.sources.structured import Document
 
 _KINDS = "|".join(sorted(TRAINING_KINDS | GENERIC_KINDS | {"PodGroup"}))
-_YAML_KIND = re.compile(rf"^(?: {{0,4}}- +| {{1,4}})?kind:[ \t]*[\"']?(?:{_KINDS})[\"']?[ \t]*(?:#|\r?$)", re.MULTILINE)
-_JSON_KIND = re.compile(rf'"kind"[ \t]*:[ \t]*"(?:{_KINDS})"')
-_DEFINITION = re.compile(r"^kind:[ \t]*CustomResourceDefinition\b", re.MULTILINE)
+_YAML_KIND = lazy_pattern(
+    rf"^(?: {{0,4}}- +| {{1,4}})?kind:[ \t]*[\"']?(?:{_KINDS})[\"']?[ \t]*(?:#|\r?$)", re.MULTILINE
+)
+_JSON_KIND = lazy_pattern(rf'"kind"[ \t]*:[ \t]*"(?:{_KINDS})"')
+_DEFINITION = lazy_pattern(r"^kind:[ \t]*CustomResourceDefinition\b", re.MULTILINE)
 _SUFFIXES = (".yaml", ".yml", ".json", ".yaml.tpl", ".yml.tpl", ".tmpl", ".j2")
 _MOST_NOTES = 20
 

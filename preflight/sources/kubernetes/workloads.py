@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from preflight.job import Claim, Known, Launch, Places, Scope, Strength, Unresolved, Value, as_int, lift
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources.base import Command, Reading, SourceFile, Tree
 from preflight.sources.kubernetes.asides import state_aside
 from preflight.sources.kubernetes.commands import Containers
@@ -22,7 +23,7 @@ _ONE_GROUP = frozenset(("PyTorchJob", "PaddleJob", "MPIJob", "TrainJob", "JAXJob
 #: Kinds whose pods start ranks even where only the image knows how.
 _IMAGE_STARTS = frozenset(("PyTorchJob", "PaddleJob", "JAXJob", "TrainJob"))
 #: Variables that the pods of a job must agree about, or that their operator sets.
-_SHARED = re.compile(
+_SHARED = lazy_pattern(
     r"(?:NCCL|GLOO|UCX|FI|OMPI|TORCH|RCCL|HOROVOD|PADDLE|PET)_|MASTER_|WORLD_SIZE$|RANK$|OMP_NUM_THREADS$"
 )
 #: Objects of one file that are looked at, and launches of one file that are read.

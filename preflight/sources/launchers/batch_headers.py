@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from preflight.job import Known, Span, Unresolved, Value
 from preflight.job.span import LONGEST_SNIPPET
+from preflight.lazy_dataclass import dataclass
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources.base import SourceFile
 from preflight.sources.launchers.slurm import Asked
 
-_LINE = re.compile(
+_LINE = lazy_pattern(
     r"^(?:(?P<pbs>#PBS)|(?P<lsf>#BSUB)|(?P<sge>#\$)|(?P<cobalt>#COBALT)|(?P<flux>#\s?flux:))"
     r"[ \t]+(?P<options>\S.*)"
 )
 #: Options with their value: `-l select=2`, `-R "span[ptile=4]"`, `--nodes=4`, `-N4` (flux).
-_OPTION = re.compile(r"""(?P<name>--?[A-Za-z_]+)(?:[= \t]*(?P<value>"[^"]*"|'[^']*'|[^\s"'-][^\s"']*|))""")
+_OPTION = lazy_pattern(r"""(?P<name>--?[A-Za-z_]+)(?:[= \t]*(?P<value>"[^"]*"|'[^']*'|[^\s"'-][^\s"']*|))""")
 _MOST_LINES = 400
-_BLANK = re.compile(r"\{\{|\$\{?\w|<\w+>|\{ ?\w+ ?\}")
+_BLANK = lazy_pattern(r"\{\{|\$\{?\w|<\w+>|\{ ?\w+ ?\}")
 #: More GPUs than this in one chunk and it is a node of its own.
 _WHOLE_NODE = 4
 

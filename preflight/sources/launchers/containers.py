@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from preflight.job import Claim, Known, Plain, Scope, Span, Strength, Unresolved, Value, lift
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources.base import Command, Word
 from preflight.sources.launchers.options import Given, Scanned, head, text_of
 from preflight.sources.launchers.stating import Stating
@@ -20,9 +21,9 @@ _SHARING = frozenset(("apptainer", "singularity"))
 _NV_VARIABLES = ("APPTAINER_NV", "SINGULARITY_NV", "APPTAINER_NVCCLI", "APPTAINER_ROCM")
 ENGINES = frozenset(("docker", "podman", "nvidia-docker")) | _SHARING
 #: Devices that bring accelerators without `--gpus`: NVIDIA by hand or by CDI, ROCm, Habana.
-_GPU_DEVICE = re.compile(r"/dev/nvidia|nvidia\.com/gpu|amd\.com/gpu|/dev/kfd|/dev/dri|/dev/accel|/dev/davinci")
-_SHM_MOUNT = re.compile(r"(?:^|[:=,])/dev/shm(?=$|[:,/])|^/dev:/dev")
-_SIZE = re.compile(r"([0-9]*\.?[0-9]+)\s*([bkmgt]?)(?:i?b)?", re.IGNORECASE)
+_GPU_DEVICE = lazy_pattern(r"/dev/nvidia|nvidia\.com/gpu|amd\.com/gpu|/dev/kfd|/dev/dri|/dev/accel|/dev/davinci")
+_SHM_MOUNT = lazy_pattern(r"(?:^|[:=,])/dev/shm(?=$|[:,/])|^/dev:/dev")
+_SIZE = lazy_pattern(r"([0-9]*\.?[0-9]+)\s*([bkmgt]?)(?:i?b)?", re.IGNORECASE)
 _UNITS = {"": 1 / 1024**2, "b": 1 / 1024**2, "k": 1 / 1024, "m": 1.0, "g": 1024.0, "t": 1024.0**2}
 _MOST_WORDS = 12
 _LONGEST_COMMAND = 1000

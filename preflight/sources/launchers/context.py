@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import posixpath
-import re
 from collections.abc import Mapping
 
 from preflight.job import Claim, Known, Reference, Scope, Strength, Unresolved, Value, lift
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.redact import HIDDEN, is_secret
 from preflight.sources.base import Command, LaunchLine, Tree, Variable, Word
 from preflight.sources.launchers import mpi, slurm
@@ -15,11 +15,11 @@ from preflight.sources.launchers.paths import paths_of, relative
 from preflight.sources.launchers.stating import Stating, count_of
 from preflight.sources.launchers.wrappers import Wrapper
 
-_ACTIVATE = re.compile(r"(?:source|\.)\s+(?P<folder>\S+)/bin/activate\b")
+_ACTIVATE = lazy_pattern(r"(?:source|\.)\s+(?P<folder>\S+)/bin/activate\b")
 #: More variables of one launch are not claimed; real scripts export some dozens.
 MOST_VARIABLES = 300
 #: Beginnings of the variables by which ranks are told how to talk to each other.
-_OF_LIBRARIES = re.compile(r"(?:NCCL|RCCL|TORCH_NCCL|TORCH_DISTRIBUTED|GLOO|TP_SOCKET|UCX|FI|PET)_")
+_OF_LIBRARIES = lazy_pattern(r"(?:NCCL|RCCL|TORCH_NCCL|TORCH_DISTRIBUTED|GLOO|TP_SOCKET|UCX|FI|PET)_")
 #: Variables of the shell itself, not of the job.
 _SHELL_OWN = frozenset(["PWD", "OLDPWD", "SHLVL", "_", "IFS", "OPTIND", "PS1", "PS4", "BASH", "BASHPID"])
 

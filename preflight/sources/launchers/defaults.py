@@ -12,10 +12,11 @@ import shlex
 from collections.abc import Callable, Sequence
 
 from preflight.job import Known, Unresolved, Value
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources.base import Word
 
 #: How the shell reader says it (preflight/sources/shell/parameters.py).
-_DEFAULT = re.compile(r"\$\w+ from outside, default (.+)", re.DOTALL)
+_DEFAULT = lazy_pattern(r"\$\w+ from outside, default (.+)", re.DOTALL)
 #: A launcher stands among these first words, behind srun and its options.
 _FARTHEST = 30
 

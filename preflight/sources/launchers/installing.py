@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 
 from preflight.job import WHOLE_JOB, Claim, Known, Reference, Strength, Unresolved
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources.base import Command, Reading, Tree, Word
 from preflight.sources.launchers.options import head, text_of
 from preflight.sources.launchers.programs import is_python
@@ -26,7 +26,7 @@ _WITH_VALUE = frozenset(
 )
 _MOST = 200
 #: The name in front of a version that is not known: `torch==$VERSION`.
-_NAMED = re.compile(r"[A-Za-z][A-Za-z0-9-]*(?=(?:\[[^\]]*\])?[=<>~!]=)")
+_NAMED = lazy_pattern(r"[A-Za-z][A-Za-z0-9-]*(?=(?:\[[^\]]*\])?[=<>~!]=)")
 _INSTALL = Known("install")
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from preflight.job import Known, Plain, Reference, Strength, Unresolved, Value, as_int, lift
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources.base import LaunchLine, Tree, Word
 from preflight.sources.launchers.options import Given, Option, Scanned, Table, generated, table, text_of, texts
 from preflight.sources.launchers.paths import paths_of, relative
@@ -68,10 +69,10 @@ HOROVOD = generated(
     single_dash=True,
 )
 #: Options that only one family of MPI has, and programs that belong to it.
-_OPEN_MPI = re.compile(
+_OPEN_MPI = lazy_pattern(
     r"--?(?:g?mca|prtemca|pmixmca|x|allow-run-as-root|npernode|pernode|tag-output|report-bindings|oversubscribe)\b"
 )
-_HYDRA = re.compile(r"--?(?:genv|env|genvall|genvlist|ppn|perhost|f|hosts|iface|rmk|bootstrap|print-rank-map)\b")
+_HYDRA = lazy_pattern(r"--?(?:genv|env|genvall|genvlist|ppn|perhost|f|hosts|iface|rmk|bootstrap|print-rank-map)\b")
 _PROGRAMS = {
     "orterun": "openmpi",
     "prterun": "openmpi",

@@ -7,10 +7,11 @@ and a word that may stand for several (`$EXTRA_ARGS`) makes the line incomplete 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from preflight.job import Known, OneOf, Span, Unresolved, Value, alternatives, lift
 from preflight.job.symbols import affixed
+from preflight.lazy_dataclass import dataclass
 from preflight.sources.base import NO_VALUE, Word
 from preflight.tables.row import Generated
 

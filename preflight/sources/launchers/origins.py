@@ -10,12 +10,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from preflight.job import Claim, Known, Span, alternatives
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources.base import Command, Variable
 
 #: `$NAME`, `${NAME}` and `${NAME:-default}`; anything else is computed, and no single place gives the value.
-_NAMED = re.compile(r"\$(?:(\w+)|\{(\w+)(?::?-[^{}$]*)?\})")
+_NAMED = lazy_pattern(r"\$(?:(\w+)|\{(\w+)(?::?-[^{}$]*)?\})")
 #: An assignment whose whole value is another variable.
-_ONLY = re.compile(r"\"?\$(?:(\w+)|\{(\w+)\})\"?")
+_ONLY = lazy_pattern(r"\"?\$(?:(\w+)|\{(\w+)\})\"?")
 #: `A=$B`, `B=$C` is followed this far.
 _LONGEST_CHAIN = 5
 

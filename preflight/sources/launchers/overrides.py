@@ -11,12 +11,13 @@ import re
 from collections.abc import Sequence
 
 from preflight.job import Known, Plain, Relation, Unresolved, Value, as_int, lift
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources.base import LaunchLine, Word
 from preflight.sources.launchers.options import Given, glue, head, joined
 from preflight.sources.launchers.programs import is_python
 from preflight.sources.launchers.stating import Stating
 
-_KEY = re.compile(r"(?P<sign>\+\+|\+|--)?(?P<key>trainer\.\w+|model\.(?:\w+\.)?\w+)(?P<equals>=)?")
+_KEY = lazy_pattern(r"(?P<sign>\+\+|\+|--)?(?P<key>trainer\.\w+|model\.(?:\w+\.)?\w+)(?P<equals>=)?")
 #: Sizes that other frameworks have too.
 _SIZES = {
     "model.tensor_model_parallel_size": "tensor_parallel_size",

@@ -7,10 +7,10 @@ and `--ckpt_path` are not among them: half of the programs read there, and half 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from preflight.job import Claim, Known, as_int
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources.base import LaunchLine, Word
 from preflight.sources.launchers.options import Given, scan, table
 from preflight.sources.launchers.stating import Stating, as_text
@@ -29,8 +29,8 @@ _OPTIONS = table(
     interleaved=True,
 )
 #: What surely is a path and not the name of something on a hub, or a word behind a flag.
-_IS_PATH = re.compile(r"^(?:/|\./|\.\./|~/|\$)")
-_IS_FILE = re.compile(r"\.(?:json|model|txt|vocab|bpe|tiktoken)$")
+_IS_PATH = lazy_pattern(r"^(?:/|\./|\.\./|~/|\$)")
+_IS_FILE = lazy_pattern(r"\.(?:json|model|txt|vocab|bpe|tiktoken)$")
 
 
 def path_claims(line: LaunchLine, words: Sequence[Word]) -> tuple[Claim, ...]:

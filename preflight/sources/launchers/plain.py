@@ -6,9 +6,8 @@ variable by name is looked at.
 
 from __future__ import annotations
 
-import re
-
 from preflight.job import Known, Reference
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources.base import Command, LaunchLine, Reading, SourceFile, Tree
 from preflight.sources.launchers.options import text_of
 from preflight.sources.launchers.paths import relative
@@ -16,7 +15,7 @@ from preflight.sources.launchers.programs import is_python, python_program
 from preflight.sources.launchers.stating import Stating
 from preflight.sources.launchers.wrappers import peel
 
-_ASKS = re.compile(r"environ\s*\[\s*[\"'](?:LOCAL_RANK|RANK|WORLD_SIZE)[\"']\s*\]")
+_ASKS = lazy_pattern(r"environ\s*\[\s*[\"'](?:LOCAL_RANK|RANK|WORLD_SIZE)[\"']\s*\]")
 #: What may stand in front without changing what the script finds in its environment.
 _HARMLESS = frozenset({"env", "time", "nohup", "nice", "taskset", "numactl", "exec"})
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from preflight.lazy_dataclass import dataclass
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources.base import Word
 from preflight.sources.launchers.options import head, text_of
 
-_PYTHON = re.compile(r"(python|pypy)[\d.]*")
+_PYTHON = lazy_pattern(r"(python|pypy)[\d.]*")
 #: `python` options that take a word; source: `python --help` of CPython 3.8 to 3.14.
 _VALUED = ("-W", "-X", "--check-hash-based-pycs")
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from preflight.job import (
     Claim,
@@ -26,6 +25,7 @@ from preflight.job import (
     one_of,
 )
 from preflight.job.hostlist import expand_hosts
+from preflight.lazy_dataclass import dataclass
 from preflight.sources.base import Directive
 from preflight.sources.launchers.options import Given, table
 from preflight.sources.launchers.stating import Stating

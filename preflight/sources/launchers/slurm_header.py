@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from preflight.job import Known, Places, Plain, Strength, Unresolved, Value, as_int, lift
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources.base import Directive, SourceFile
 from preflight.sources.launchers import slurm
 from preflight.sources.launchers.stating import Stating, as_text
@@ -47,18 +48,18 @@ _LONG = {
     "--tasks-per-node": "--ntasks-per-node",
 }
 _MOST_LINES = 20_000
-_DIRECTIVE = re.compile(r"^#SBATCH[ \t]+-", re.MULTILINE)
+_DIRECTIVE = lazy_pattern(r"^#SBATCH[ \t]+-", re.MULTILINE)
 #: What opens or closes a string, or begins a comment.
-_QUOTE = re.compile(r"\\.|[\"']|(?<!\S)#")
-_HEREDOC = re.compile(r"<<-?[ \t]*([\"']?)(\w+)\1")
+_QUOTE = lazy_pattern(r"\\.|[\"']|(?<!\S)#")
+_HEREDOC = lazy_pattern(r"<<-?[ \t]*([\"']?)(\w+)\1")
 #: What is meant as a directive and is none. `##SBATCH` is how people switch one off, and is let be.
 _NEARLY = (
-    (re.compile(r"#[ \t]+SBATCH[ \t]+-{1,2}[A-Za-z][\w-]*[= ]?\S*[ \t]*$"), "a blank stands between # and SBATCH"),
-    (re.compile(r"#(?!SBATCH)[Ss][Bb][Aa][Tt][Cc][Hh][ \t]+-"), "SBATCH must be in capitals"),
-    (re.compile(r"#SBATCH-"), "no blank stands behind SBATCH"),
+    (lazy_pattern(r"#[ \t]+SBATCH[ \t]+-{1,2}[A-Za-z][\w-]*[= ]?\S*[ \t]*$"), "a blank stands between # and SBATCH"),
+    (lazy_pattern(r"#(?!SBATCH)[Ss][Bb][Aa][Tt][Cc][Hh][ \t]+-"), "SBATCH must be in capitals"),
+    (lazy_pattern(r"#SBATCH-"), "no blank stands behind SBATCH"),
 )
 #: `a100:8`, `gpu:a100:8`, `gpu:nvidia_a100-sxm4-80gb:4(S:0-1)`: the kind in the middle.
-_KIND = re.compile(r"(?:^|,)(?:gres/)?(?:gpu:)?([A-Za-z0-9][\w.-]*):\d+")
+_KIND = lazy_pattern(r"(?:^|,)(?:gres/)?(?:gpu:)?([A-Za-z0-9][\w.-]*):\d+")
 
 
 def state_header(stating: Stating, asked: Mapping[str, slurm.Asked], directives: Sequence[Directive]) -> None:

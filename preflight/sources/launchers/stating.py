@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from preflight.job import (
     WHOLE_JOB,
@@ -23,6 +23,8 @@ from preflight.job import (
     lift,
     one_of,
 )
+from preflight.lazy_dataclass import dataclass
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources.base import Variable
 from preflight.sources.launchers.options import Given, Scanned, glue, pieces_of, split_last
 from preflight.tables.row import Generated
@@ -32,7 +34,7 @@ _WIDEST_RANGE = 16
 #: Where a host may stand for one that the reader of the script is to write in.
 _OF_HOSTS = frozenset(("master_addr", "rendezvous_endpoint"))
 #: `xxx.xxx.xxx.xxx`, `<ip of node 0>`, `{master}`, `MASTER_IP`, `your-master`, `master_addr`; the port may be known.
-_BLANK = re.compile(
+_BLANK = lazy_pattern(
     r"(?:[xX*]{1,4}(?:\.[xX*]{1,4}){3}|<[^<>]*>|\[[A-Za-z][^\]]*\]|\{[^{}]*\}|[A-Z]+(?:_[A-Z0-9]+)+|your[-_.].*"
     r"|(?:master|head|main)_(?:node_|process_)?(?:addr|address|ip|host))(?::.*)?"
 )
@@ -107,7 +109,7 @@ def unless_blank(value: Value) -> Value:
     return Unresolved(f"`{blanks[0]}`, which is to be filled in") if blanks else value
 
 
-_OPTION = re.compile(r"--?[A-Za-z][\w-]*")
+_OPTION = lazy_pattern(r"--?[A-Za-z][\w-]*")
 
 
 def state_unknown(stating: Stating, scanned: Scanned) -> None:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from preflight.job import Claim, Known, Relation, Scope, Strength, Unresolved, Value, alternatives, as_int, lift
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources.base import Command, Variable
 from preflight.sources.launchers import slurm
 from preflight.sources.launchers.options import joined, text_of
@@ -28,7 +29,7 @@ _REACHING = frozenset(
         *("ibrun", "prun", "jsrun", "flux", "colossalai"),
     )
 )
-_SIGNAL = re.compile(r"(?:SIG)?([A-Z]+[0-9]?)|([0-9]+)")
+_SIGNAL = lazy_pattern(r"(?:SIG)?([A-Z]+[0-9]?)|([0-9]+)")
 _NUMBERED = {"2": "INT", "10": "USR1", "12": "USR2", "15": "TERM", "0": "EXIT", "18": "CONT", "1": "HUP"}
 
 

@@ -6,11 +6,11 @@ Each wrapper is taken off with its own options, so that what is left begins with
 from __future__ import annotations
 
 import posixpath
-import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from preflight.job import Known, Unresolved
+from preflight.lazy_dataclass import dataclass
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources.base import Command, Variable, Word
 from preflight.sources.launchers.options import Given, Scanned, glue, head, scan, text_of
 from preflight.sources.launchers.programs import is_python
@@ -78,7 +78,7 @@ _TALK = frozenset(
         "tar",
     ]
 )
-_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
+_ASSIGNMENT = lazy_pattern(r"([A-Za-z_][A-Za-z0-9_]*)=")
 _DEEPEST = 12
 #: A launcher behind an unknown prefix is looked for among this many words.
 _FARTHEST = 40

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
 
+from preflight.lazy_dataclass import dataclass
 from preflight.sources.python.module import Module
 from preflight.sources.python.outline import dotted
 

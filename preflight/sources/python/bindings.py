@@ -7,7 +7,9 @@ A name counts as a constant only where every binding of it in its own scope is a
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from preflight.lazy_dataclass import dataclass
 
 #: Nodes that open a scope of their own.
 SCOPES: tuple[type[ast.AST], ...] = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 
 from preflight.job import Claim
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources.python.module import Module, argument, is_none, last, value_of
 from preflight.sources.python.outline import Function, end_of
 from preflight.sources.python.ranks import Who
@@ -37,7 +37,9 @@ _OF_LIBRARY = frozenset(
 )
 #: Names that are looked at more closely.
 COLLECTIVES = (*sorted(UNMISTAKABLE), *sorted(_OF_LIBRARY))
-_LIBRARY = re.compile(r"(?:^|\.)(?:dist|distributed|hvd|horovod\.\w+|accelerator|fabric|comm|torch\.distributed)\.\w+$")
+_LIBRARY = lazy_pattern(
+    r"(?:^|\.)(?:dist|distributed|hvd|horovod\.\w+|accelerator|fabric|comm|torch\.distributed)\.\w+$"
+)
 _FIRSTS = (Who.FIRST, Who.LOCAL_FIRST)
 _SAVES_TOGETHER = ("save_checkpoint", "save_16bit_model")
 

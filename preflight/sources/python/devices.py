@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
-import re
 from bisect import bisect_right
 from collections.abc import Iterator
 
 from preflight.job import Claim, Known, Unresolved, Value, alternatives
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources.python.module import Module, argument, last, value_of
 from preflight.sources.python.ranks import is_local, is_rank, variable_read
 
@@ -15,8 +15,8 @@ _MASK = "CUDA_VISIBLE_DEVICES"
 _CONVERSIONS = ("int", "str")
 #: Of more lists than this in one script only the last before a choice count.
 _MOST_MASKS = 8
-_DEVICE = re.compile(r"cuda:?")
-_NUMBERED = re.compile(r"cuda:(\d{1,3})")
+_DEVICE = lazy_pattern(r"cuda:?")
+_NUMBERED = lazy_pattern(r"cuda:(\d{1,3})")
 #: What the environment says is in force where the script sets no list itself.
 _FROM_OUTSIDE = Unresolved("the list in CUDA_VISIBLE_DEVICES")
 

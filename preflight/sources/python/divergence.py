@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import TypeAlias
 
 from preflight.job import Claim
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources.python.collectives import COLLECTIVES, is_collective
 from preflight.sources.python.module import Module, last
 from preflight.sources.python.outline import Function, dotted, end_of
@@ -21,18 +22,18 @@ from preflight.sources.python.ranks import Who, audience
 _Loop: TypeAlias = "ast.For | ast.While | ast.AsyncFor"
 _LOOPS = (ast.For, ast.While, ast.AsyncFor)
 #: Without one of these words a script trains on one rank, and may leave its loops as it likes.
-_DISTRIBUTED = re.compile(
+_DISTRIBUTED = lazy_pattern(
     r"DistributedDataParallel|FullyShardedDataParallel|fully_shard|Accelerator\b|accelerator\.backward|fabric\.backward"
     r"|horovod|deepspeed|init_process_group|init_parallel_env|DDPStrategy"
 )
 #: What a value passes through when all ranks come to agree on it.
-_AGREED = re.compile(
+_AGREED = lazy_pattern(
     r"reduce|gather|broadcast|sync|check_trigger|set_trigger|consensus|agree|all_ranks|global|across|is_last|allreduce"
     r"|barrier|compute|average_over|from_rank|any_rank|scaler|overflow|get_last_lr|token",
     re.IGNORECASE,
 )
 #: What one rank knows for itself.
-_OWN = re.compile(
+_OWN = lazy_pattern(
     r"(?:^|_)(?:loss|losses|nan|acc|acc1|accuracy|metric|metrics|score|f1|bleu|wer|psnr|ppl|perplexity|patience)(?:_|$)"
     r"|is_?(?:nan|finite|inf)$|early_?stop\w*|(?:^|_)no_improve\w*|epochs_without",
     re.IGNORECASE,
@@ -41,7 +42,7 @@ _OWN = re.compile(
 _FAILURES = frozenset(("Exception", "BaseException", "RuntimeError", "OutOfMemoryError", "ValueError"))
 _CLOCKS = ("time.time", "time.perf_counter", "time.monotonic", "datetime.datetime.now", "time.process_time")
 #: Functions whose answer cannot be told without reading them; they stand elsewhere.
-_FOREIGN = re.compile(r"eval|valid|test|train|run|fit|step|check|should|stop|update", re.IGNORECASE)
+_FOREIGN = lazy_pattern(r"eval|valid|test|train|run|fit|step|check|should|stop|update", re.IGNORECASE)
 _HOLDERS = ("self", "args", "cfg", "config", "opt", "torch", "math", "np", "time")
 _MOST_NAMES = 60
 

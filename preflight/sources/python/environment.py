@@ -14,11 +14,12 @@ from dataclasses import replace
 from preflight.job import Claim, Strength, Unresolved, Value, alternatives, lift
 from preflight.job.quantities import ENVIRONMENT_PREFIX
 from preflight.job.value import Plain
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.redact import HIDDEN, is_secret, scrub
 from preflight.sources.python.module import Module
 
 _ENVIRON = "os.environ"
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}", re.ASCII)
+_NAME = lazy_pattern(r"[A-Za-z_][A-Za-z0-9_]{0,99}", re.ASCII)
 
 
 def claims(module: Module) -> Iterator[Claim]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from preflight.job import Claim
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources.python.module import Module, last
 
 _OPTIMIZERS = ("DistributedOptimizer", "DistributedGradientTape", "DistributedAdasumOptimizer", "DistributedTrainer")
 #: Whatever makes the ranks begin with the same weights; elastic states do it when they are synchronised.
-_BROADCAST = re.compile(
+_BROADCAST = lazy_pattern(
     r"broadcast_(?:parameters|variables|global_variables|object|optimizer_state)|[Bb]roadcastGlobalVariables\w*"
     r"|BroadcastParameters|(?:Torch|TensorFlow|TensorFlowKeras|Object)?(?:Keras)?State\(|elastic\.run|hvd\.broadcast\("
 )

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import TypeAlias
 
 from preflight.job import Claim, Known, OneOf, Strength, Unresolved, alternatives
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources.python.module import Module, argument, is_none, last, value_of
 from preflight.sources.python.outline import dotted
 
@@ -47,8 +48,8 @@ _READERS = {
     "data.TFRecordDataset",
     "lmdb.open",
 }
-_EPOCH = re.compile(r"(?:^|_)epochs?(?:$|_|\d)", re.IGNORECASE)
-_EVALUATION = re.compile(r"val|test|eval|dev|infer|predict", re.IGNORECASE)
+_EPOCH = lazy_pattern(r"(?:^|_)epochs?(?:$|_|\d)", re.IGNORECASE)
+_EVALUATION = lazy_pattern(r"val|test|eval|dev|infer|predict", re.IGNORECASE)
 _COUNTERS = ("range", "trange", "tqdm")
 
 

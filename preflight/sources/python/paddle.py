@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 
 from preflight.job import Claim, Known, Relation, Strength, Unresolved, Value, alternatives, lift
 from preflight.job.value import Plain
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources.python import paddle_fluid, paddle_layers, paddle_static, paddle_strategy
 from preflight.sources.python.module import Module, argument, is_none, last, value_of
 
 _SUBJECTS = (paddle_fluid.claims, paddle_layers.claims, paddle_static.claims, paddle_strategy.claims)
-_OF_PADDLE = re.compile(r"\b(?:paddle|fluid|fleet)\b")
+_OF_PADDLE = lazy_pattern(r"\b(?:paddle|fluid|fleet)\b")
 
 
 def claims(module: Module) -> Iterator[Claim]:

@@ -7,13 +7,13 @@ end lines at line feeds only. Everything that crosses between the two goes throu
 from __future__ import annotations
 
 import ast
-import re
 from bisect import bisect_right
 
 from preflight.job.span import LONGEST_SNIPPET, Span
+from preflight.node.lazy_pattern import lazy_pattern
 
-_LINE_FEED = re.compile(r"\n")
-_LINE_END = re.compile(r"\r\n|\r|\n")
+_LINE_FEED = lazy_pattern(r"\n")
+_LINE_END = lazy_pattern(r"\r\n|\r|\n")
 
 
 class Positions:

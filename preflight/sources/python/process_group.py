@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 
 from preflight.job import Claim, Known, Relation, Unresolved, Value, alternatives, lift, one_of
 from preflight.job.hostname import split_endpoint
 from preflight.job.value import Plain
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources.python.module import Module, argument, is_none, last, value_of
 from preflight.sources.python.ranks import Who
 from preflight.sources.python.standing import ranks_of
@@ -31,7 +31,7 @@ _STARTING = (
     "fully_shard",
 )
 #: A script that asks for these knows that a launcher may have started it.
-_LAUNCHED = re.compile(r"LOCAL_RANK|WORLD_SIZE|TORCHELASTIC|is_torchelastic_launched|local_rank")
+_LAUNCHED = lazy_pattern(r"LOCAL_RANK|WORLD_SIZE|TORCHELASTIC|is_torchelastic_launched|local_rank")
 _TIMEDELTA = ("days", "seconds", "microseconds", "milliseconds", "minutes", "hours", "weeks")
 _SECONDS = {
     "days": 86400.0,

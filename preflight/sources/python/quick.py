@@ -8,10 +8,11 @@ from bisect import bisect_right
 from collections.abc import Iterator
 
 from preflight.job.span import LONGEST_SNIPPET, Span
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.redact import scrub
 
 #: A bound on what stands between the brackets, so that one that is never closed costs little.
-_STATEMENT = re.compile(
+_STATEMENT = lazy_pattern(
     r"^[ \t]*(?P<said>from[ \t]+(?P<package>[.\w]+)[ \t]+import[ \t]*(?:\([^()]{0,4000}\)|(?:[^\n;#()\\]|\\\n){1,2000})"
     r"|import[ \t]+(?:[^\n;#()\\]|\\\n){1,2000})",
     re.MULTILINE,

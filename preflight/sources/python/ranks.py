@@ -10,6 +10,7 @@ import ast
 import enum
 import re
 
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources.python.module import Module, argument, value_of
 from preflight.sources.python.outline import Function, end_of
 
@@ -28,36 +29,36 @@ class Who(enum.Enum):
 
 #: Definitions are followed this far.
 _DEEPEST = 5
-_RANK = re.compile(
+_RANK = lazy_pattern(
     r"_*(?:get_|_)*(?:(?:global|local|world|proc|process|my|this|cur|current|worker|dist|ddp|distributed|mpi|hvd|comm"
     r"|env|torch|gpu|slurm|trainer)_?)*rank_?(?:id|idx)?_?|(?:local_)?process_index|SLURM_(?:PROCID|LOCALID)|procid"
     r"|trainer_id|worker_index|(?:OMPI_COMM_WORLD|PMI|MV2_COMM_WORLD)_(?:LOCAL_)?RANK",
     re.IGNORECASE,
 )
-_LOCAL_RANK = re.compile(r"local_?(?:rank|process_index)|SLURM_LOCALID", re.IGNORECASE)
-_NODE_RANK = re.compile(r"(?:node|machine|group)_?(?:rank|id)|SLURM_NODEID", re.IGNORECASE)
-_FIRST = re.compile(
+_LOCAL_RANK = lazy_pattern(r"local_?(?:rank|process_index)|SLURM_LOCALID", re.IGNORECASE)
+_NODE_RANK = lazy_pattern(r"(?:node|machine|group)_?(?:rank|id)|SLURM_NODEID", re.IGNORECASE)
+_FIRST = lazy_pattern(
     r"_*(?:is|on|am)_?(?:(?:main|master|primary|chief|root|leader)(?:_?(?:process|rank|worker|proc|node))?"
     r"|rank_?(?:0|zero)|world_process_zero|global_zero|first_(?:rank|process|worker))"
     r"|(?:main|master|primary|chief)_(?:process|rank|worker|proc)",
     re.IGNORECASE,
 )
-_LOCAL_FIRST = re.compile(
+_LOCAL_FIRST = lazy_pattern(
     r"_*(?:is_)?local_(?:main|master|primary|first)(?:_process|_rank)?|_*is_local_(?:process_zero|rank_?(?:0|zero))",
     re.IGNORECASE,
 )
 #: What in a comparison may be a rank of another kind.
-_DOUBTFUL = re.compile(
+_DOUBTFUL = lazy_pattern(
     r"rank|SLURM_NODEID|(?:node|machine|group|process|worker)_?(?:id|index)|procid|gpu|device|local", re.IGNORECASE
 )
 #: Whether there are several ranks at all, which is the same for each of them.
-_WHETHER = re.compile(
+_WHETHER = lazy_pattern(
     r"(?:is_|use_|multiprocessing_)?(?:dist|distributed|ddp|fsdp|multi_gpu)(?:_run|_training|_mode)?|is_initialized"
     r"|is_dist_avail_and_initialized|is_available|is_distributed",
     re.IGNORECASE,
 )
 #: Words in a condition that may stand for a rank in a way nobody here understands.
-_SUSPICIOUS = re.compile(
+_SUSPICIOUS = lazy_pattern(
     r"rank|main|master|primary|zero|leader|chief|proc|first|dist|local|gpu|device|root|worker|node|host|world|save|log",
     re.IGNORECASE,
 )

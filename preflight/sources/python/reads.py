@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 
 from preflight.job import Claim
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources.python.module import Module
 from preflight.sources.python.ranks import variable_read
 
-_SCHEDULER = re.compile(r"SLURM_[A-Z0-9_]+|SLURMD_[A-Z0-9_]+|OMPI_[A-Z0-9_]+|PBS_[A-Z0-9_]+|LSB_[A-Z0-9_]+")
+_SCHEDULER = lazy_pattern(r"SLURM_[A-Z0-9_]+|SLURMD_[A-Z0-9_]+|OMPI_[A-Z0-9_]+|PBS_[A-Z0-9_]+|LSB_[A-Z0-9_]+")
 
 
 def claims(module: Module) -> Iterator[Claim]:

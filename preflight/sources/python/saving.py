@@ -7,27 +7,30 @@ import re
 from collections.abc import Iterator
 
 from preflight.job import Claim, alternatives
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources.python.module import Module, argument, last, value_of
 from preflight.sources.python.outline import end_of
 from preflight.sources.python.ranks import Who
 from preflight.sources.python.standing import ranks_of
 
 #: Calls that write a model's state, by the last part of the name.
-_SAVES = re.compile(
+_SAVES = lazy_pattern(
     r"save_?(?:the_)?(?:model|checkpoint|ckpt|state_dict|weights|pretrained|training_state|snapshot|networks?)s?\w*"
     r"|\w*Checkpoint(?:Saver|Manager|er|Writer)|ModelCheckpoint|save_file|save_(?:latest|last|best)\w*|write_checkpoint\w*|dump_checkpoint\w*"
 )
 _LIBRARY_SAVES = ("torch.save", "paddle.save", "torch.jit.save", "xm.save", "torch_xla.core.xla_model.save")
 #: What a checkpoint is called, or the file it goes to.
-_STATE = re.compile(r"state|model|net|optim|ckpt|checkpoint|snapshot|weight|param", re.IGNORECASE)
-_MODEL = re.compile(r"model|net$|ckpt|checkpoint|saver$|agent|policy", re.IGNORECASE)
+_STATE = lazy_pattern(r"state|model|net|optim|ckpt|checkpoint|snapshot|weight|param", re.IGNORECASE)
+_MODEL = lazy_pattern(r"model|net$|ckpt|checkpoint|saver$|agent|policy", re.IGNORECASE)
 #: What is saved that is no checkpoint of a run, and where what is saved is no file.
-_OTHER = re.compile(r"dataset|cache|vocab|feature|history|buf|stream|bytesio|stat(?:s|istics)?$|vectors", re.IGNORECASE)
-_DISTRIBUTED = re.compile(
+_OTHER = lazy_pattern(
+    r"dataset|cache|vocab|feature|history|buf|stream|bytesio|stat(?:s|istics)?$|vectors", re.IGNORECASE
+)
+_DISTRIBUTED = lazy_pattern(
     r"DistributedDataParallel|FullyShardedDataParallel|fully_shard|init_process_group|horovod|init_parallel_env"
 )
 #: Names in a path that make it another one on every rank or node.
-_OWN_PATH = re.compile(
+_OWN_PATH = lazy_pattern(
     r"rank|node|host|proc|worker|shard|pid|uuid|tmp|temp|scratch|local|getpid|device|gpu", re.IGNORECASE
 )
 

@@ -12,31 +12,32 @@ import re
 from collections.abc import Iterator
 
 from preflight.job import Claim, Known, Unresolved
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources.python.module import Module, last
 from preflight.sources.python.outline import Function, end_of
 from preflight.sources.python.ranks import is_rank
 
-_RANKS = re.compile(
+_RANKS = lazy_pattern(
     r"world|size|ranks?$|replicas?|num_(?:rank|proc|shard|gpu|worker|part|trainer)\w*|n_?(?:rank|proc|gpu)s?",
     re.IGNORECASE,
 )
 #: What makes the shares equal again.
-_EVENED = re.compile(
+_EVENED = lazy_pattern(
     r"pad|total_size|drop_last|drop_remainder|repeat|cycle|extend|wrap|even|truncat|tile|Join\b|join\(|% ?len\(",
     re.IGNORECASE,
 )
 #: Work in which nobody waits for anybody.
-_UNMINDED = re.compile(
+_UNMINDED = lazy_pattern(
     r"eval|valid|test|infer|predict|generat|preprocess|tokeni|extract|download|convert|encode", re.IGNORECASE
 )
 #: Work whose shares are those of a loader.
-_SHARING = re.compile(r"sampl|shard|share|split|partition|dataset|loader|indices|batch", re.IGNORECASE)
-_STRIDING = re.compile(r"[sS]ampler|[sS]hard")
+_SHARING = lazy_pattern(r"sampl|shard|share|split|partition|dataset|loader|indices|batch", re.IGNORECASE)
+_STRIDING = lazy_pattern(r"[sS]ampler|[sS]hard")
 #: Functions with more statements than this divide many things; which is which is not looked for.
 _LONGEST = 400
 
 
-_DIVIDES = re.compile(r"//|% ?\w|ceil\(|rank\s*:\s*:|range\([^)\n]*rank|_split\(")
+_DIVIDES = lazy_pattern(r"//|% ?\w|ceil\(|rank\s*:\s*:|range\([^)\n]*rank|_split\(")
 
 
 def claims(module: Module) -> Iterator[Claim]:

@@ -7,23 +7,24 @@ import re
 from collections.abc import Iterator
 
 from preflight.job import Claim
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources.python.module import Module, argument, is_none, value_of
 from preflight.sources.python.outline import end_of
 
 #: The script itself trains one model on several ranks, without a library that hands out the data.
-_DISTRIBUTED = re.compile(
+_DISTRIBUTED = lazy_pattern(
     r"DistributedDataParallel\b|hvd\.DistributedOptimizer|fully_shard\(|FullyShardedDataParallel\b"
 )
-_HANDED_OUT = re.compile(
+_HANDED_OUT = lazy_pattern(
     r"accelerat|lightning|Trainer\b|fabric|deepspeed|prepare_data_loader|DistributedSampler|ParallelBatchSampler|webdataset"
     r"|BatchSampler|[sS]ampler\s*=|num_replicas|\.shard\(|split_dataset_by_node|num_shards|colossalai|mosaicml|StreamingDataset"
     r"|\[rank::|rank\s*::|nodesplitter|split_by_node|composer|ray\.train|parallel_state|tensor_parallel|pipeline_parallel|device_mesh|DeviceMesh|parallelize_",
 )
-_SHARED = re.compile(
+_SHARED = lazy_pattern(
     r"worker_info|rank|world|shard|split|islice|num_workers|process_index|num_replicas|partition|nodesplitter|hvd\.",
     re.IGNORECASE,
 )
-_EVALUATION = re.compile(r"val|test|eval|dev|infer|predict", re.IGNORECASE)
+_EVALUATION = lazy_pattern(r"val|test|eval|dev|infer|predict", re.IGNORECASE)
 _LOADERS = ("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader", "DataLoader", "data.DataLoader")
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import ast
 import functools
 import re
-from dataclasses import dataclass
 
+from preflight.lazy_dataclass import dataclass
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources.python.module import Module
 from preflight.sources.python.outline import Function, end_of
 from preflight.sources.python.ranks import ORDER, Who, audience, complement
 
 #: Calls are followed this far.
 _DEEPEST = 5
-_DECORATORS = re.compile(r"rank_?(?:zero|0)|(?:main|master)_(?:process|only)|on_main|only_main|primary_only", re.I)
+_DECORATORS = lazy_pattern(r"rank_?(?:zero|0)|(?:main|master)_(?:process|only)|on_main|only_main|primary_only", re.I)
 _EXITS = ("sys.exit", "exit", "quit", "os._exit")
 
 

@@ -7,10 +7,10 @@ lightning/fabric/connector.py and pytorch/trainer/connectors/accelerator_connect
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 
 from preflight.job import Claim, Known, Plain, Relation, Unresolved, Value, alternatives, lift
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources.python.module import Module, argument, last, value_of
 from preflight.sources.trainer_settings import PRECISIONS, SETTINGS, precision_of
 
@@ -25,11 +25,11 @@ _ELSEWHERE = frozenset(
     ]
 )
 #: What shows that a script trains with Accelerate, or with a trainer that does.
-_TRAINS = re.compile(r"\b(?:Trainer|\w+Trainer|Accelerator|TrainingArguments|\w+TrainingArguments)\(")
+_TRAINS = lazy_pattern(r"\b(?:Trainer|\w+Trainer|Accelerator|TrainingArguments|\w+TrainingArguments)\(")
 _LIGHTNING_ROOTS = ("lightning", "pytorch_lightning", "lightning_fabric")
 _SIZES = {"num_nodes": "nodes", "devices": "processes_per_node"}
 #: Strategies given as objects: `FSDPStrategy(...)`.
-_STRATEGY = re.compile(r"(DeepSpeed|FSDP|ModelParallel|DDP)\w*Strategy")
+_STRATEGY = lazy_pattern(r"(DeepSpeed|FSDP|ModelParallel|DDP)\w*Strategy")
 
 
 def claims(module: Module) -> Iterator[Claim]:

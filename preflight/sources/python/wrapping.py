@@ -8,18 +8,19 @@ from collections.abc import Iterator
 
 from preflight.job import Claim, Known, Value, lift
 from preflight.job.value import Plain
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources.python.module import Module, argument, last, value_of
 from preflight.sources.python.outline import dotted
 
 _WRAPPER = "DistributedDataParallel"
 #: Any of these words says that the script thinks about which GPU is whose.
-_CHOOSES = re.compile(
+_CHOOSES = lazy_pattern(
     r"set_device|LOCAL_RANK|local_rank|device_ids|cuda:\{|cuda:%|CUDA_VISIBLE_DEVICES|device_count|get_device|local_world"
     r"|set_visible_devices|visible_device_list|device_mesh|current_device|local_process|SLURM_LOCALID|device_id\b"
     r"|accelerat|fabric|deepspeed|lightning",
     re.IGNORECASE,
 )
-_RANKS = re.compile(r"init_process_group\(|hvd\.init\(|horovod")
+_RANKS = lazy_pattern(r"init_process_group\(|hvd\.init\(|horovod")
 
 
 def claims(module: Module) -> Iterator[Claim]:

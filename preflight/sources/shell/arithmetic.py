@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources.shell import expand
 from preflight.sources.shell.document import Document, Place, Text
 from preflight.sources.shell.lookup import look_up
@@ -18,12 +19,12 @@ from preflight.sources.shell.text import computed, hole, is_count, is_empty, opt
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-_TOKEN = re.compile(
+_TOKEN = lazy_pattern(
     r"\s*(?:(\$\{?\w+\}?|[A-Za-z_]\w*(?:\[\w+\])?)|(\d+#\w+|0[xX][0-9A-Fa-f]+|\d+)"
     r"|(\*\*|<<|>>|<=|>=|==|!=|&&|\|\||[-+*/%<>!~&|^?:()]))"
 )
-_ASSIGN = re.compile(r"\s*([A-Za-z_]\w*)\s*(\*\*|<<|>>|[-+*/%&|^])?=(?!=)\s*(.+)", re.DOTALL)
-_COUNT = re.compile(r"\s*(?:([A-Za-z_]\w*)\s*(\+\+|--)|(\+\+|--)\s*([A-Za-z_]\w*))\s*")
+_ASSIGN = lazy_pattern(r"\s*([A-Za-z_]\w*)\s*(\*\*|<<|>>|[-+*/%&|^])?=(?!=)\s*(.+)", re.DOTALL)
+_COUNT = lazy_pattern(r"\s*(?:([A-Za-z_]\w*)\s*(\+\+|--)|(\+\+|--)\s*([A-Za-z_]\w*))\s*")
 _LONGEST = 500
 _MOST_COMBINATIONS = 64
 _DEEPEST = 16

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from preflight.job import NoteKind
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources.base import Command
 from preflight.sources.shell import (
     arithmetic,
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 Result = tuple[Flow, "bool | None"]
-_NAME = re.compile(r"[A-Za-z_]\w*")
-_LINE_END = re.compile(r"(?<!\\)\n")
-_ASSIGNED = re.compile(r"[A-Za-z_]\w*=")
-_SETS_UP = re.compile(
+_NAME = lazy_pattern(r"[A-Za-z_]\w*")
+_LINE_END = lazy_pattern(r"(?<!\\)\n")
+_ASSIGNED = lazy_pattern(r"[A-Za-z_]\w*=")
+_SETS_UP = lazy_pattern(
     r"(module|ml|spack|conda|mamba|micromamba|source|\.)\s+(load|add|use|swap|purge|activate)\b"
     r"|ml\s+\S|(source|\.)\s+\S*(activate|conda\.sh|setvars\.sh|modules?(\.sh)?|lmod\S*|spack\S*)(\s|$)"
     r"|eval\s.*(conda|mamba|modulecmd)"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from preflight.lazy_dataclass import dataclass
 from preflight.sources.shell import expand, patterns
 from preflight.sources.shell.document import Document, Text
 from preflight.sources.shell.machine import Machine

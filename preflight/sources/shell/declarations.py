@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources.shell import arithmetic, expand
 from preflight.sources.shell.document import Document, Place, Text
 from preflight.sources.shell.lookup import look_up
@@ -16,9 +17,9 @@ from preflight.sources.shell.text import Field, after, bounded, hole, known, str
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-_KEYED = re.compile(r"\[([^\]\s]+)\]=(.*)", re.DOTALL)
-_NAME = re.compile(r"[A-Za-z_]\w*")
-_ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
+_KEYED = lazy_pattern(r"\[([^\]\s]+)\]=(.*)", re.DOTALL)
+_NAME = lazy_pattern(r"[A-Za-z_]\w*")
+_ASSIGNED = lazy_pattern(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 MOST_ELEMENTS = 2_000
 
 

@@ -10,18 +10,20 @@ from __future__ import annotations
 import bisect
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, TypeAlias
 
 from preflight.job import Span
 from preflight.job.span import LONGEST_SNIPPET
+from preflight.lazy_dataclass import dataclass
+from preflight.node.lazy_pattern import lazy_pattern
 
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser
 
-_NOT_ASCII = re.compile(r"[^\x00-\x7f]")
-_LEAD = re.compile(r"(?:[ \t\n]|\\\n)*")
-_PLAIN = re.compile(r"""[A-Za-z0-9_./:=,+@%-]+|"[^"\\$`{\n]{1,1000}"|'[^'\\{\n]{1,1000}'""")
+_NOT_ASCII = lazy_pattern(r"[^\x00-\x7f]")
+_LEAD = lazy_pattern(r"(?:[ \t\n]|\\\n)*")
+_PLAIN = lazy_pattern(r"""[A-Za-z0-9_./:=,+@%-]+|"[^"\\$`{\n]{1,1000}"|'[^'\\{\n]{1,1000}'""")
 #: Stands in a document's text for a part whose characters are not known; one per part.
 GAP = "\ue000"
 

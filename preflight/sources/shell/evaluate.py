@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from preflight.job import Known, NoteKind, OneOf, Unresolved
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources.base import Script, SourceFile, Tree, Variable, Word
 from preflight.sources.shell import control, slurm
 from preflight.sources.shell.document import Alt, Document, Lit, Place, Text
@@ -16,11 +17,11 @@ from preflight.sources.shell.trace import Trace
 
 #: Longer files are not launch scripts; what stands behind this is not read.
 LONGEST_SCRIPT = 400_000
-_TEMPLATE = re.compile(r"\{\{[^\n]{0,200}?\}\}|\{%[^\n]{0,200}?%\}|<%[^\n]{0,200}?%>")
+_TEMPLATE = lazy_pattern(r"\{\{[^\n]{0,200}?\}\}|\{%[^\n]{0,200}?%\}|<%[^\n]{0,200}?%>")
 
 
 #: Headers of other schedulers: their scripts run on the first node of an allocation too.
-_OTHER_BATCH = re.compile(r"^#(?:PBS|BSUB|COBALT)[ \t]+-", re.MULTILINE)
+_OTHER_BATCH = lazy_pattern(r"^#(?:PBS|BSUB|COBALT)[ \t]+-", re.MULTILINE)
 _HEAD = 20_000
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources.shell import arithmetic, parameters, substitution
 from preflight.sources.shell.document import Document, Hole, Lit, Piece, Place, Text
 from preflight.sources.shell.machine import DEEPEST_EXPANSION, Machine
@@ -19,9 +20,9 @@ EXPANSIONS = frozenset(
     ("simple_expansion", "expansion", "command_substitution", "arithmetic_expansion", "process_substitution")
 )
 _NESTED = EXPANSIONS | {"string", "raw_string", "ansi_c_string", "translated_string", "concatenation"}
-_RANGE = re.compile(r"\{(-?\d{1,9})\.\.(-?\d{1,9})(?:\.\.(-?\d{1,9}))?\}")
-_LIST = re.compile(r"\{([^{}\s]*,[^{}\s]*)\}")
-_ANSI = re.compile(r"\\(n|t|r|a|b|e|E|f|v|\\|'|\"|\?|x[0-9A-Fa-f]{1,2}|[0-7]{1,3})", re.DOTALL)
+_RANGE = lazy_pattern(r"\{(-?\d{1,9})\.\.(-?\d{1,9})(?:\.\.(-?\d{1,9}))?\}")
+_LIST = lazy_pattern(r"\{([^{}\s]*,[^{}\s]*)\}")
+_ANSI = lazy_pattern(r"\\(n|t|r|a|b|e|E|f|v|\\|'|\"|\?|x[0-9A-Fa-f]{1,2}|[0-7]{1,3})", re.DOTALL)
 _ANSI_NAMES = {
     "n": "\n",
     "t": "\t",
@@ -33,8 +34,8 @@ _ANSI_NAMES = {
     "f": "\f",
     "v": "\v",
 }
-_ONE_VALUE = re.compile(r"comes from outside|from outside, (default|else) \S+$|^the output of|^word \d+ of|is one of")
-_LIST_NAME = re.compile(r"ARG|OPT|FLAG|EXTRA|CMD|PARAM|CONFIG\b|LAUNCH|[@*]", re.IGNORECASE)
+_ONE_VALUE = lazy_pattern(r"comes from outside|from outside, (default|else) \S+$|^the output of|^word \d+ of|is one of")
+_LIST_NAME = lazy_pattern(r"ARG|OPT|FLAG|EXTRA|CMD|PARAM|CONFIG\b|LAUNCH|[@*]", re.IGNORECASE)
 #: Characters that a backslash makes literal inside double quotes and here-documents.
 _IN_QUOTES = '$`"\\\n'
 _IN_HEREDOC = "$`\\\n"

@@ -6,12 +6,13 @@ import re
 from collections.abc import Callable, Sequence
 
 from preflight.job.symbols import Symbol
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources.shell.text import is_count
 
-_FIRST_LINE = re.compile(r"(-n ?1|-1|--lines=1|-n1)$")
-_AWK_FIELD = re.compile(r"\{ *print +\$(\d{1,2}|NF) *;? *\}")
-_AWK_FIRST = re.compile(r"NR *== *1( *\{ *print( +\$[01])? *;? *\})?|\{ *print +\$1 *;? *exit *;? *\}")
-_SED_SIMPLE = re.compile(r"s([/|,#])([\w .:=-]+)\1([\w .:=-]*)\1(g?)")
+_FIRST_LINE = lazy_pattern(r"(-n ?1|-1|--lines=1|-n1)$")
+_AWK_FIELD = lazy_pattern(r"\{ *print +\$(\d{1,2}|NF) *;? *\}")
+_AWK_FIRST = lazy_pattern(r"NR *== *1( *\{ *print( +\$[01])? *;? *\})?|\{ *print +\$1 *;? *exit *;? *\}")
+_SED_SIMPLE = lazy_pattern(r"s([/|,#])([\w .:=-]+)\1([\w .:=-]*)\1(g?)")
 _KEEPS = frozenset(("sort", "uniq", "tr", "sed", "grep", "xargs", "cat", "tee", "awk", "cut", "paste", "nl", "rev"))
 
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from preflight.job import NoteKind
+from preflight.lazy_dataclass import dataclass
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources.base import Command
 from preflight.sources.shell import control, files, heredocs, slurm
 from preflight.sources.shell.document import Document, Place, Text
@@ -92,10 +94,10 @@ WRAPPERS = _ELSEWHERE | frozenset(
         "hydra",
     )
 )
-_PROGRAMS = re.compile(
+_PROGRAMS = lazy_pattern(
     r"(python[\d.]*|torchrun|deepspeed|accelerate|paddle\w*|fleetrun|horovodrun|colossalai|composer|pytest|julia|perl)$"
 )
-_SCRIPT = re.compile(r"[^=]*\.(sh|bash|slurm|sbatch|ksh|run)$")
+_SCRIPT = lazy_pattern(r"[^=]*\.(sh|bash|slurm|sbatch|ksh|run)$")
 _SSH_VALUES = frozenset("BbcDEeFIiJLlmOopQRSWw")
 #: Programs that run a command on many hosts, each with its options that take a word.
 _FANS = {
@@ -106,7 +108,7 @@ _FANS = {
     "dsh": "-m --machine -g --group -f --file -F --forklimit -r --remoteshell -o",
 }
 _TERMINALS = frozenset(("tmux", "screen"))
-_EXPORTED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+_EXPORTED = lazy_pattern(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 MOST_NESTED = 5
 
 

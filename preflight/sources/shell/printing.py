@@ -6,7 +6,9 @@ import posixpath
 import re
 from collections.abc import Callable, Sequence
 
-_CONVERSION = re.compile(r"%(%|0?\d{0,3}[sd])")
+from preflight.node.lazy_pattern import lazy_pattern
+
+_CONVERSION = lazy_pattern(r"%(%|0?\d{0,3}[sd])")
 _LONGEST_SEQUENCE = 2_000
 
 #: Programs that print a path they are given, changed.

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from preflight.job import Claim, Known, Places, Scope, Strength
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources.base import SourceFile
 
-_READ = re.compile(r"\$\{?(SLURM_[A-Z0-9_]+)")
+_READ = lazy_pattern(r"\$\{?(SLURM_[A-Z0-9_]+)")
 # The look behind comes second, so that the search runs from one `SLURM_` to the next.
-_ASSIGNED = re.compile(r"SLURM_(?<![\w$]SLURM_)[A-Z0-9_]+(?=\+?=)")
-_READ_OR_UNSET = re.compile(r"\b(?:read|unset)\s+(?:-\w+\s+)*(SLURM_[A-Z0-9_]+)")
+_ASSIGNED = lazy_pattern(r"SLURM_(?<![\w$]SLURM_)[A-Z0-9_]+(?=\+?=)")
+_READ_OR_UNSET = lazy_pattern(r"\b(?:read|unset)\s+(?:-\w+\s+)*(SLURM_[A-Z0-9_]+)")
 
 
 def claims(file: SourceFile, scope: Scope) -> Iterator[Claim]:

@@ -6,15 +6,16 @@ import re
 from collections.abc import Iterator
 
 from preflight.job import Claim, Known, Places, Scope, Unresolved
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources.base import SourceFile
 
 #: A letter, then what might have been meant as a name, with a sign in it that no name has.
-_EXPORTED = re.compile(
+_EXPORTED = lazy_pattern(
     r"^[ \t]*export[ \t]+(?P<said>(?P<name>[A-Za-z_$][\w${}]{0,60}[-.][\w.${}-]{0,60})=(?P<value>[^\s;&|]{0,80}))",
     re.MULTILINE,
 )
 #: The beginning of a here-document: what it holds is not run.
-_HEREDOC = re.compile(r"<<-?[ \t]*[\"']?([A-Za-z_]\w*)[\"']?")
+_HEREDOC = lazy_pattern(r"<<-?[ \t]*[\"']?([A-Za-z_]\w*)[\"']?")
 _WORD = "export"
 
 

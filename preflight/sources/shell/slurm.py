@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from preflight.lazy_dataclass import dataclass
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources.base import Directive
 from preflight.sources.shell.document import GAP, Document
 from preflight.sources.shell.text import is_count, spelling_of
 
-_DIRECTIVE = re.compile(r"#SBATCH(?=[ \t]|$)")
-_TOKEN = re.compile(r"""(?:[^\s'"#]|'[^'\n]*'|"[^"\n]*"|(?<=\S)#)+""")
+_DIRECTIVE = lazy_pattern(r"#SBATCH(?=[ \t]|$)")
+_TOKEN = lazy_pattern(r"""(?:[^\s'"#]|'[^'\n]*'|"[^"\n]*"|(?<=\S)#)+""")
 _BARE_LONG = frozenset(
     (
         "contiguous",
@@ -69,7 +70,7 @@ LONG_NAMES = {
     "-x": "--exclude",
 }
 _MOST_DIRECTIVES = 300
-_COUNT = re.compile(r"(\d{1,7})([kKmM]?)")
+_COUNT = lazy_pattern(r"(\d{1,7})([kKmM]?)")
 
 
 def directives(document: Document) -> tuple[Directive, ...]:

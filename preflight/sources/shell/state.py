@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from preflight.job import Known, Unresolved, Value
+from preflight.lazy_dataclass import dataclass
 from preflight.sources.base import Variable
 from preflight.sources.shell.document import Document, Hole, Place, Text
 from preflight.sources.shell.text import (

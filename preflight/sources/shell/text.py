@@ -5,18 +5,19 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from preflight.job import Known, OneOf, Unresolved, Value
 from preflight.job.value import MOST_ALTERNATIVES
+from preflight.lazy_dataclass import dataclass
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources.shell.document import Alt, Hole, Lit, Piece, Place, Text, cover
 
 #: Characters of one value; longer ones become a hole.
 LONGEST_VALUE = 200_000
 #: Pieces of one value.
 MOST_PIECES = 2_000
-_WORD = re.compile(r"[^ \t\n]+")
-_BLANK = re.compile(r"[ \t\n]")
+_WORD = lazy_pattern(r"[^ \t\n]+")
+_BLANK = lazy_pattern(r"[ \t\n]")
 
 
 @dataclass(slots=True, unsafe_hash=True)

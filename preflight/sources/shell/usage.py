@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from preflight.lazy_dataclass import dataclass
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.sources.shell import arithmetic
 from preflight.sources.shell import expand as words
 from preflight.sources.shell.document import Document, Place, Text
@@ -16,8 +16,8 @@ from preflight.sources.shell.text import Part, known
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-_HEAD = re.compile(r"([#!]?)([A-Za-z_]\w*|\d+|[@*#?$!0-])(\[)?")
-_OPERATOR = re.compile(r":[-=?+]|[-=?+]|##?|%%?|//|/#|/%|/|\^\^?|,,?|@[A-Za-z]|:")
+_HEAD = lazy_pattern(r"([#!]?)([A-Za-z_]\w*|\d+|[@*#?$!0-])(\[)?")
+_OPERATOR = lazy_pattern(r":[-=?+]|[-=?+]|##?|%%?|//|/#|/%|/|\^\^?|,,?|@[A-Za-z]|:")
 
 
 @dataclass(frozen=True, slots=True)

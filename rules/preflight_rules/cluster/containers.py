@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from preflight.job import Claim, Job, Launch, Scope, Unresolved
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.outcome import Confidence, Severity
 from preflight_rules.reading import certainly_several, job_value, nodes_spanned, numbers, placed, quoted, spoken, texts
 
 #: Words of an image's name that say it is built for an accelerator, and those that say it is not.
-_ACCELERATED = re.compile(r"cuda|cu\d{2,3}\b|nvidia|nvcr\.io|rocm|(?:^|[-_/:.])gpu(?:$|[-_/:.\d])|cudnn|megatron|nemo")
-_NO_ACCELERATOR = re.compile(r"(?:^|[-_/:.])(?:cpu|xpu|tpu|neuron\w*)(?:$|[-_/:.\d])")
+_ACCELERATED = lazy_pattern(
+    r"cuda|cu\d{2,3}\b|nvidia|nvcr\.io|rocm|(?:^|[-_/:.])gpu(?:$|[-_/:.\d])|cudnn|megatron|nemo"
+)
+_NO_ACCELERATOR = lazy_pattern(r"(?:^|[-_/:.])(?:cpu|xpu|tpu|neuron\w*)(?:$|[-_/:.\d])")
 #: A program that trains, as it is usually called.
-_TRAINING = re.compile(
+_TRAINING = lazy_pattern(
     r"(?:^|[\s/])(?:torchrun|deepspeed|horovodrun|colossalai|composer|fleetrun)\b|\baccelerate launch\b"
     r"|torch\.distributed\.(?:run|launch)|paddle\.distributed\.launch"
     r"|\bpython[\d.]*\s(?:.*\s)?\S*(?:train|finetune|fine_tune|pretrain|sft|dpo|grpo)\w*\.py|\S*train\w*\.(?:sh|bash)\b"
 )
-_OTHER_WORK = re.compile(
+_OTHER_WORK = lazy_pattern(
     r"pip3? install|pytest|unittest|--help\b|setup\.py|mypy|ruff|\bdownload|preprocess|tokeniz|export"
 )
 #: Signs on the line itself that the program wants CUDA.
-_CUDA_WORDS = re.compile(r"\bcuda\b|\bnccl\b|--gpus?[= ]|--num[_-]gpus|--fp16|--bf16|--nproc[_-]per[_-]node")
-_SHELLS = re.compile(r"(?:/\S*/)?(?:ba|z|da|k)?sh(?:\s+-[il]+)?$")
+_CUDA_WORDS = lazy_pattern(r"\bcuda\b|\bnccl\b|--gpus?[= ]|--num[_-]gpus|--fp16|--bf16|--nproc[_-]per[_-]node")
+_SHELLS = lazy_pattern(r"(?:/\S*/)?(?:ba|z|da|k)?sh(?:\s+-[il]+)?$")
 _SMALL_SHM_MIB = 256
 #: Loader workers on the line of a program that is no launch line: their batches pass through /dev/shm too.
-_WORKERS = re.compile(r"--(?:num[-_]|data[-_]?loader[-_])?(?:data[-_])?workers[ =](\d+)\b")
+_WORKERS = lazy_pattern(r"--(?:num[-_]|data[-_]?loader[-_])?(?:data[-_])?workers[ =](\d+)\b")
 
 
 def _containers(job: Job) -> Iterator[tuple[Claim, Scope, Launch | None]]:

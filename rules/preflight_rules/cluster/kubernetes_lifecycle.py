@@ -7,18 +7,19 @@ from collections.abc import Iterator
 
 from preflight.job import Claim, Job, Unresolved
 from preflight.judgement import Verdict, failed, mend, not_applicable, passed, reworded, rule, unknown
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.outcome import Confidence, Severity
 from preflight_rules.cluster.workloads import Workload, workloads
 from preflight_rules.reading import certainly_several, numbers, placed, quoted, texts, undecided
 
 #: Labels of nodes that their owner takes back at will.
-_SPOT = re.compile(
+_SPOT = lazy_pattern(
     r"cloud\.google\.com/gke-(?:spot|preemptible|provisioning)=(?:true|spot)|eks\.amazonaws\.com/capacityType=SPOT"
     r"|karpenter\.sh/capacity-type=spot|kubernetes\.azure\.com/scalesetpriority=spot|(?:.*/)?(?:lifecycle|capacity)=.*spot"
     r"|(?:.*/)?(?:spot|preemptible)=true",
     re.IGNORECASE,
 )
-_RESUMES = re.compile(r"resume|checkpoint|ckpt|save|restore|load|snapshot|output[_-]dir", re.IGNORECASE)
+_RESUMES = lazy_pattern(r"resume|checkpoint|ckpt|save|restore|load|snapshot|output[_-]dir", re.IGNORECASE)
 _ALLOWED = frozenset(("Never", "OnFailure"))
 
 

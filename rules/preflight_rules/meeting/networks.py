@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from preflight.job import Claim, Job, Launch, Scope
 from preflight.judgement import Verdict, failed, mend, not_applicable, passed, reworded, rule, unknown
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.outcome import Confidence, Severity
 from preflight_rules.meeting.interfaces import filters, names
 from preflight_rules.reading import nodes_spanned, numbers, placed, quoted, subjects, texts, undecided
@@ -15,8 +16,8 @@ from preflight_rules.tables import Contradiction, contradictions
 
 _PREFIX = "env."
 #: Interfaces that usually carry VLANs, which bear their name and a number: bond0.2093.
-_CARRIER = re.compile(r"(?:bond|team)\d+")
-_HCA = re.compile(r"((?:mlx|hfi|bnxt_re|irdma|rdma)\w*?_?)(\d+)(?::\d+)?")
+_CARRIER = lazy_pattern(r"(?:bond|team)\d+")
+_HCA = lazy_pattern(r"((?:mlx|hfi|bnxt_re|irdma|rdma)\w*?_?)(\d+)(?::\d+)?")
 #: Over as many nodes a first fault is worth finding in the log that is already there.
 _MANY_NODES = 8
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from preflight.job import Claim, Job, Launch, Unresolved
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.outcome import Confidence, Severity
 from preflight_rules.reading import (
     certainly_several,
@@ -23,9 +24,9 @@ from preflight_rules.reading import (
 
 _HIGHEST = 65535
 #: What stands for a port in a script that is to be filled in before use: `<port>`, `master_port`, `YOUR_PORT`, `xxxx`.
-_PLACEHOLDER = re.compile(r"<.*>|\[.*\]|\{.*\}|\w+_port|port_\w+|[xX]{2,}", re.IGNORECASE)
+_PLACEHOLDER = lazy_pattern(r"<.*>|\[.*\]|\{.*\}|\w+_port|port_\w+|[xX]{2,}", re.IGNORECASE)
 #: `xxx.xxx.xxx.xxx:port`: a whole endpoint to be filled in, which nobody takes for one.
-_BLANK_HOST = re.compile(r"[xX*]{1,4}(?:\.[xX*]{1,4}){3}:|<[^<>]*>:|\bip:", re.IGNORECASE)
+_BLANK_HOST = lazy_pattern(r"[xX*]{1,4}(?:\.[xX*]{1,4}){3}:|<[^<>]*>:|\bip:", re.IGNORECASE)
 #: Ports below this can only be bound by root (net.ipv4.ip_unprivileged_port_start, Linux's default).
 _FIRST_UNPRIVILEGED = 1024
 

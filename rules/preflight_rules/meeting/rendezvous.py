@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from preflight.job import Claim, Job, Launch, Relation, Strength, Value, strongest
 from preflight.job.symbols import Symbol, symbols_in
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.outcome import Severity
 from preflight_rules.reading import (
     AGENT_LAUNCHERS,
@@ -197,11 +198,11 @@ def _with_value(claim: Claim, host: str) -> str:
 
 
 #: The beginning of a double-quoted assignment in a script.
-_ASSIGNED = re.compile(r"\s*(?:export\s+)?[A-Za-z_]\w*=\"[^\"]*$")
+_ASSIGNED = lazy_pattern(r"\s*(?:export\s+)?[A-Za-z_]\w*=\"[^\"]*$")
 
 
 #: `bash -c 'cd work; `: single quotes leave everything in them to that shell.
-_SINGLE_QUOTED = re.compile(r"\b(?:ba|da|z)?sh\s+(?:-\w+\s+)*-\w*c\s+'[^']*$")
+_SINGLE_QUOTED = lazy_pattern(r"\b(?:ba|da|z)?sh\s+(?:-\w+\s+)*-\w*c\s+'[^']*$")
 
 
 def evaluated_on_each_node(launch: Launch) -> bool | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from preflight.job import Claim, Job, Launch, Strength
 from preflight.judgement import Verdict, failed, mend, not_applicable, passed, reworded, rule, unknown
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.outcome import Confidence, Fix, Severity
 from preflight_rules.reading import (
     certainly_one,
@@ -26,7 +27,7 @@ _PREFIX = "env."
 #: Names with these beginnings belong to a library; others may be the script's own.
 _LIBRARIES = ("NCCL_", "TORCH_", "GLOO_", "PADDLE_", "CUDA_", "FLAGS_", "TP_SOCKET", "PYTORCH_")
 #: Beginnings that come of hitting the wrong key in one of them.
-_NEAR_LIBRARIES = re.compile(r"N?C?CC?L_|NCLL_|NCC_|NNCL_|CUDA[A-Z]|CUD_|GLO_|TROCH_")
+_NEAR_LIBRARIES = lazy_pattern(r"N?C?CC?L_|NCLL_|NCC_|NNCL_|CUDA[A-Z]|CUD_|GLO_|TROCH_")
 #: Below this length two different real names are too close to each other.
 _SHORTEST = 10
 #: From this length on, two slips are believed; below, one.

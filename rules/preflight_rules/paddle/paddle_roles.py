@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from preflight.job import Claim, Job, Launch, Scope, Unresolved
 from preflight.judgement import Verdict, failed, mend, not_applicable, passed, reworded, rule, unknown
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.outcome import Fix, Severity
 from preflight_rules.paddle.paddle_ps import endpoints, place_of
 from preflight_rules.reading import (
@@ -24,7 +24,7 @@ from preflight_rules.reading import (
 #: What fleet's role maker accepts in TRAINING_ROLE (paddle/distributed/fleet/base/role_maker.py, 2.6).
 _ROLES = ("TRAINER", "PSERVER", "HETER_TRAINER", "COORDINATOR")
 #: An image of PaddlePaddle's own repository and its release (`paddlepaddle/paddle:3.2.0-gpu-cuda12.6`).
-_OFFICIAL = re.compile(r"paddlepaddle/paddle:v?(\d+(?:\.\d+)+(?:rc\d+|b\d+)?)")
+_OFFICIAL = lazy_pattern(r"paddlepaddle/paddle:v?(\d+(?:\.\d+)+(?:rc\d+|b\d+)?)")
 #: The first release whose wheels have no parameter server (PaddlePaddle/Paddle#73999).
 _FIRST_WITHOUT = "3.1.1"
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from preflight.job import Job, Launch
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.outcome import Confidence, Severity
 from preflight_rules.paddle.fleet import once, started_by_hand
 from preflight_rules.reading import deciding, job_value, numbers, placed, quoted, subjects, texts, undecided
@@ -243,7 +243,7 @@ def distributed_option_with_one_trainer(job: Job) -> Iterator[Verdict]:
         yield not_applicable(job.name, "no launch with PADDLE_TRAINERS_NUM asks for distributed training")
 
 
-_DISTRIBUTED = re.compile(r"--(?:use_|is_)?dist(?:ributed)?(?:=(?:1|true|True))?")
+_DISTRIBUTED = lazy_pattern(r"--(?:use_|is_)?dist(?:ributed)?(?:=(?:1|true|True))?")
 
 
 def _distributed_option(launch: Launch) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
 from preflight.job import Claim, Job, Known, Launch
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.outcome import Confidence, Severity
 from preflight_rules.paddle.paddle_ps import endpoints
 from preflight_rules.reading import (
@@ -22,11 +22,11 @@ from preflight_rules.reading import (
 )
 
 #: Names of scripts of which each starts one node: trainer0.sh, worker-1.sh, node2.sh.
-_NUMBERED = re.compile(r"(?:.*[-_.])?(?:node|worker|trainer|machine|host|rank)[-_]?\d+\.\w+")
+_NUMBERED = lazy_pattern(r"(?:.*[-_.])?(?:node|worker|trainer|machine|host|rank)[-_]?\d+\.\w+")
 #: What a line waits with.
-_PAUSE = re.compile(r"\b(?:sleep|wait|nc|timeout)\b")
+_PAUSE = lazy_pattern(r"\b(?:sleep|wait|nc|timeout)\b")
 #: A command ends with this where the shell goes on without waiting for it.
-_BACKGROUND = re.compile(r"(?<![&>])&(?![&>\d])")
+_BACKGROUND = lazy_pattern(r"(?<![&>])&(?![&>\d])")
 
 
 def _role(job: Job, launch: Launch) -> str:

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 
 from preflight.job import Claim, Job, Scope
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.outcome import Confidence, Severity
 from preflight_rules.reading import counted, job_value, numbers, placed, quoted, texts, undecided
 from preflight_rules.schedulers.steps import steps
 
 #: Forms of --time (sbatch manual): minutes[:seconds], hours:minutes:seconds, days-hours[:minutes[:seconds]].
-_TIME = re.compile(r"\d+(?::\d+){0,2}|\d+-\d+(?::\d+){0,2}|(?i:infinite|unlimited)|0")
+_TIME = lazy_pattern(r"\d+(?::\d+){0,2}|\d+-\d+(?::\d+){0,2}|(?i:infinite|unlimited)|0")
 #: Minutes that nobody asks for, and hours that many do.
 _HOURS = ("24", "36", "48", "72", "96", "168")
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from preflight.job import Claim, Job, Known, Scope, Unresolved
 from preflight.judgement import Verdict, failed, mend, not_applicable, passed, reworded, rule, unknown
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.outcome import Confidence, Severity
 from preflight_rules.reading import (
     certainly_one,
@@ -21,7 +21,7 @@ from preflight_rules.reading import (
 from preflight_rules.schedulers.steps import Step, steps
 
 #: Forms of --gpu-bind that leave each task one GPU of its own.
-_ONE_EACH = re.compile(r"(?:verbose,)?(?:single:1|per_task:1)$")
+_ONE_EACH = lazy_pattern(r"(?:verbose,)?(?:single:1|per_task:1)$")
 #: Frameworks that take the device with the number of the local rank.
 _BY_LOCAL_RANK = ("--deepspeed", "--deepspeed_config", "--local_rank", "--local-rank")
 

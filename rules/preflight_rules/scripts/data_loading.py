@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from preflight.job import Claim, Job, Unresolved
 from preflight.judgement import Verdict, failed, mend, not_applicable, passed, reworded, rule, unknown
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.outcome import Confidence, Severity
 from preflight_rules.reading import (
     distinct,
@@ -22,7 +23,7 @@ from preflight_rules.reading import (
 )
 from preflight_rules.scripts.script_reading import is_run, started_files
 
-_EVALUATION = re.compile(r"val|test|eval|dev|infer|predict", re.IGNORECASE)
+_EVALUATION = lazy_pattern(r"val|test|eval|dev|infer|predict", re.IGNORECASE)
 
 
 @rule(

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from preflight.job import Claim, Job, Launch, Scope
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.outcome import Confidence, Severity
 from preflight_rules.reading import (
     certainly_several,
@@ -22,17 +23,17 @@ from preflight_rules.reading import (
 from preflight_rules.sizes.parallel_sizes import setups
 
 #: Partitions whose jobs others may push aside, by the names that sites give them.
-_PREEMPTIBLE = re.compile(
+_PREEMPTIBLE = lazy_pattern(
     r"(?:^|[-_.])(?:preempt(?:ible|able|ed)?|spot|scaveng(?:e|er)?|interruptible|lowprio)(?:$|[-_.])"
 )
 _SPOT_LABELS = (
-    re.compile(r"cloud\.google\.com/gke-(?:spot|preemptible)=true"),
-    re.compile(r"eks\.amazonaws\.com/capacityType=SPOT"),
-    re.compile(r"karpenter\.sh/capacity-type=spot"),
-    re.compile(r"kubernetes\.azure\.com/scalesetpriority=spot"),
+    lazy_pattern(r"cloud\.google\.com/gke-(?:spot|preemptible)=true"),
+    lazy_pattern(r"eks\.amazonaws\.com/capacityType=SPOT"),
+    lazy_pattern(r"karpenter\.sh/capacity-type=spot"),
+    lazy_pattern(r"kubernetes\.azure\.com/scalesetpriority=spot"),
 )
 #: Words of a command line that say where to go on from.
-_GOES_ON = re.compile(r"resum|restor|load|ckpt|checkpoint|restart|auto_|requeue|snapshot|--save", re.IGNORECASE)
+_GOES_ON = lazy_pattern(r"resum|restor|load|ckpt|checkpoint|restart|auto_|requeue|snapshot|--save", re.IGNORECASE)
 
 
 @rule(

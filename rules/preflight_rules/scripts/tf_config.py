@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from preflight.job import Claim, Job, Unresolved
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.lazy_dataclass import dataclass
 from preflight.outcome import Severity
 from preflight_rules.reading import quoted, subjects
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from preflight.job import Claim, Job, Known, Launch, Scope, Strength, Unresolved
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.outcome import Severity
 from preflight_rules.reading import job_value, placed, quoted, subjects, texts, undecided, where
 
@@ -240,7 +240,7 @@ def activation_checkpointing_twice(job: Job) -> Iterator[Verdict]:
 
 
 #: `fsdp_sharding_strategy: 3`.
-_BARE_NUMBER = re.compile(r"[:=\s][\"']?[1-5][\"']?$")
+_BARE_NUMBER = lazy_pattern(r"[:=\s][\"']?[1-5][\"']?$")
 
 
 @rule(

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import dataclass
 
 from preflight.job import Claim, Job, Scope
+from preflight.lazy_dataclass import dataclass
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight_rules.reading import texts
 from preflight_rules.tables import gpu_rows
 
 _SEPARATORS = r"(?:^|[-_=:/,.&| \"'\[\(])"
 _ENDS = r"(?=$|[-_:/,.&| \"'\]\)*])"
 #: Labels of nodes whose value names a GPU or a machine.
-_LABELS = re.compile(r".*(?:accelerator|gpu[.-]product|gpu[.-]name|instance-type|gpu[.-]type|gpu[.-]family|sku).*=")
+_LABELS = lazy_pattern(r".*(?:accelerator|gpu[.-]product|gpu[.-]name|instance-type|gpu[.-]type|gpu[.-]family|sku).*=")
 
 
 @dataclass(frozen=True, slots=True)

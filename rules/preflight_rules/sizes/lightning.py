@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from preflight.job import Claim, Job
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.outcome import Severity
 from preflight_rules.reading import placed, quoted, texts, undecided
 
@@ -21,7 +21,7 @@ _TAKES = {
 _SINCE_2_1 = ("16-true", "bf16-true")
 #: Older spellings of the same (lightning/fabric/connector.py, `_convert_precision_to_unified_args`).
 _OLD = {"16": "16-mixed", "bf16": "bf16-mixed", "32": "32-true", "64": "64-true"}
-_VERSION = re.compile(r"(?:lightning|pytorch-lightning)(?:==|>=|~=|>)(\d+)\.(\d+)")
+_VERSION = lazy_pattern(r"(?:lightning|pytorch-lightning)(?:==|>=|~=|>)(\d+)\.(\d+)")
 
 
 @rule(

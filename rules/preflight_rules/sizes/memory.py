@@ -5,12 +5,12 @@ Lower bounds throughout: what is not known counts as nothing, and a GPU that is 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from preflight.job import Claim, Job, Launch, Scope, Unresolved
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.lazy_dataclass import dataclass
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.outcome import Confidence, Severity
 from preflight_rules.reading import job_value, numbers, placed, quoted, ranks_started, subjects, texts, undecided
 from preflight_rules.sizes.hardware import gpu_of, largest_memory_gib
@@ -27,7 +27,7 @@ _LIGHTER = (
     *("apollo", "prefix", "prompt_tun", "vllm", "sgd", "lomo", "bitfit", "ia3", "muon", "adamini"),
 )
 #: Programs that use a model without training it.
-_NO_TRAINING = re.compile(r"generat|eval|infer|serv|export|convert|detox|sampl|predict|test|zeroshot|bench")
+_NO_TRAINING = lazy_pattern(r"generat|eval|infer|serv|export|convert|detox|sampl|predict|test|zeroshot|bench")
 _EVALUATES = ("--eval-only", "--skip-train", "--do_eval_only")
 _DEEPSPEED = ("--deepspeed", "--deepspeed_config", "--deepspeed-config")
 _FULLY_SHARDED = ("--use-torch-fsdp2", "--use-megatron-fsdp", "--use-custom-fsdp")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from preflight.job import Claim, Job, Launch, Scope
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule
+from preflight.lazy_dataclass import dataclass
 from preflight.outcome import Severity
 from preflight_rules.reading import job_value, numbers, placed, quoted, subjects, undecided
 

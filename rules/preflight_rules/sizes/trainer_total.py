@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Iterator
 
 from preflight.job import Claim, Job, Launch, Scope, Unresolved
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.outcome import Confidence, Severity
 from preflight_rules.reading import job_value, numbers, placed, undecided
 from preflight_rules.sizes.batch import data_parallel_ranks
 from preflight_rules.sizes.batch_sizes import configured, given_to_trainer, uses_hugging_face
 
 #: Options of scripts' own, by what their names say: samples of one rank, and steps that are added up.
-_OF_ONE_RANK = re.compile(
+_OF_ONE_RANK = lazy_pattern(
     r"--(?:per[-_](?:device|gpu|replica|rank|card)[-_](?:train[-_])?batch[-_]?size"
     r"|(?:train[-_]|micro[-_])*batch[-_]?size[-_]per[-_](?:device|gpu|replica|rank|card))"
 )
-_ADDED_UP = re.compile(
+_ADDED_UP = lazy_pattern(
     r"--(?:grad(?:ient)?s?[-_]acc(?:um(?:ulat(?:e|ion))?)?[-_]?(?:steps?|iters?|batches)?"
     r"|accum(?:ulat(?:e|ion))?[-_](?:grad(?:ient)?s?[-_])?(?:steps?|iters?|batches))"
 )

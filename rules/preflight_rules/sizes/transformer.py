@@ -6,15 +6,14 @@ numbers does not fit.
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
-
 from preflight.job import Claim, Job, Known, Scope
+from preflight.lazy_dataclass import dataclass
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight_rules.reading import job_value, numbers, texts
 
 GIB = 1024**3
 #: `Llama-2-70b-hf`, `qwen2.5-0.5B`, `pythia-410m`; `8x7B` is a mixture of experts.
-_SIZE = re.compile(r"(?<![A-Za-z0-9.])(?:(\d{1,2})x)?(\d{1,4}(?:\.\d{1,3})?)([bBmM])(?![A-Za-z0-9])")
+_SIZE = lazy_pattern(r"(?<![A-Za-z0-9.])(?:(\d{1,2})x)?(\d{1,4}(?:\.\d{1,3})?)([bBmM])(?![A-Za-z0-9])")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from preflight.job import Claim, Job, Strength, Unresolved
 from preflight.judgement import Verdict, failed, mend, not_applicable, passed, reworded, rule, unknown
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.outcome import Fix, Severity
 from preflight.tables.accelerate_config import ACCELERATE_CONFIG
 from preflight.tables.accelerate_launch import ACCELERATE_LAUNCH
@@ -211,8 +211,8 @@ def _beside(setup: Setup, file: Claim, refused: list[Claim], *, only_precision: 
 
 
 #: `mixed_precision: no` and `gpu_ids: 0` as YAML reads them: false, and a number.
-_FALSE = re.compile(r"[\"']?mixed_precision[\"']?\s*:\s*(?:no|No|NO|off|Off|OFF|false|False|FALSE)")
-_NUMBER = re.compile(r"[\"']?gpu_ids[\"']?\s*:\s*\d+")
+_FALSE = lazy_pattern(r"[\"']?mixed_precision[\"']?\s*:\s*(?:no|No|NO|off|Off|OFF|false|False|FALSE)")
+_NUMBER = lazy_pattern(r"[\"']?gpu_ids[\"']?\s*:\s*\d+")
 
 
 @rule(

@@ -7,15 +7,16 @@ from collections.abc import Iterator
 
 from preflight.job import Job
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.outcome import Severity
 from preflight_rules.reading import certainly_several, job_value, numbers, quoted, subjects, texts, undecided
 from preflight_rules.starting.gpus import processes
 
 _SHOWN = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 #: A MIG instance by its id, or by GPU and instance numbers.
-_INSTANCE = re.compile(r"MIG-\S+", re.IGNORECASE)
+_INSTANCE = lazy_pattern(r"MIG-\S+", re.IGNORECASE)
 #: How schedulers name a kind of MIG instance: `3g.40gb`, `nvidia_a100_3g.20gb`, `1g.10gb.me`.
-_PROFILE = re.compile(r"(?:.*[_-])?[1-7]g\.\d+gb.*")
+_PROFILE = lazy_pattern(r"(?:.*[_-])?[1-7]g\.\d+gb.*")
 
 
 @rule(

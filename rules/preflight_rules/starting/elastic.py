@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from preflight.job import Claim, Job, Launch, Unresolved
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.outcome import Severity
 from preflight_rules.reading import job_value, numbers, quoted, texts, undecided
 
-_REVERSED = re.compile(r"(\S+) is no range of nodes")
+_REVERSED = lazy_pattern(r"(\S+) is no range of nodes")
 
 
 @rule(

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 
 from preflight.job import Claim, Job, Launch
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.outcome import Severity
 from preflight_rules.reading import job_value, numbers, quoted, texts, undecided
 
 #: horovod/runner/common/util/hosts.py, parse_hosts_and_slots.
-_HOST = re.compile(r"[\w.-]+:[0-9]+")
+_HOST = lazy_pattern(r"[\w.-]+:[0-9]+")
 
 
 def _horovod_launches(job: Job) -> Iterator[Launch]:

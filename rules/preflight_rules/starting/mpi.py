@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from preflight.job import Claim, Job, Launch
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.outcome import Confidence, Severity
 from preflight_rules.reading import (
     SCHEDULERS,
@@ -22,7 +23,7 @@ from preflight_rules.reading import (
 )
 
 #: Variables that decide how ranks talk to each other: they have to be the same for all of them.
-_TRAVELLING = re.compile(r"env\.(?:NCCL|GLOO|UCX|FI|RCCL|HOROVOD|TORCH_NCCL)_\w+|env\.(?:MASTER_ADDR|MASTER_PORT)")
+_TRAVELLING = lazy_pattern(r"env\.(?:NCCL|GLOO|UCX|FI|RCCL|HOROVOD|TORCH_NCCL)_\w+|env\.(?:MASTER_ADDR|MASTER_PORT)")
 
 
 def _mpi_launches(job: Job) -> Iterator[Launch]:
@@ -278,7 +279,7 @@ def _exported(job: Job, launch: Launch, passed_on: Claim) -> list[Claim]:
 
 
 #: Interfaces that exist on every host and lead to no other.
-_LOCAL = re.compile(r"(?:lo|lo0|docker\d*|virbr\d*|br-[0-9a-f]+|veth\w*|cni\d*|flannel\S*|cali\w*|127\..*)")
+_LOCAL = lazy_pattern(r"(?:lo|lo0|docker\d*|virbr\d*|br-[0-9a-f]+|veth\w*|cni\d*|flannel\S*|cali\w*|127\..*)")
 
 
 @rule(
@@ -399,4 +400,4 @@ def mpirun_as_root(job: Job) -> Iterator[Verdict]:
         yield not_applicable(job.name, "no mpirun is certainly started as root")
 
 
-_USER = re.compile(r"\s(?:-u|--user)[\s=]")
+_USER = lazy_pattern(r"\s(?:-u|--user)[\s=]")

@@ -7,15 +7,16 @@ from collections.abc import Iterator
 
 from preflight.job import Claim, Job, Strength, Unresolved
 from preflight.judgement import Verdict, failed, mend, not_applicable, passed, reworded, rule, unknown
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.outcome import Fix, Severity
 from preflight_rules.reading import distinct, quoted, why_unresolved
 
 _LAUNCHERS = frozenset(("torchrun", "deepspeed", "paddle"))
 _COUNTS = ("nodes", "processes_per_node", "node_rank", "max_restarts", "ps_servers", "ps_workers")
 #: How a reader says that a word is no number; the word itself is all that is taken from it.
-_NO_NUMBER = re.compile(r"invalid literal for int\(\) with base 10: '(.*)'|'(.*)' is neither a number nor min:max")
+_NO_NUMBER = lazy_pattern(r"invalid literal for int\(\) with base 10: '(.*)'|'(.*)' is neither a number nor min:max")
 #: What stands for a number that the reader of the script is to write in: `<n>`, `{rank}`, `N`, `NUM_NODES`, `xx`.
-_BLANK = re.compile(r"|<.*|\{.*\}|\[.*\]|[A-Z][A-Z0-9_]*|[a-z]+(?:_[a-z]+)+|x+|\?+|\.\.\.")
+_BLANK = lazy_pattern(r"|<.*|\{.*\}|\[.*\]|[A-Z][A-Z0-9_]*|[a-z]+(?:_[a-z]+)+|x+|\?+|\.\.\.")
 
 
 @rule(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from preflight.job import Claim, Job, Launch, Span, Unresolved
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
+from preflight.lazy_dataclass import dataclass
+from preflight.node.lazy_pattern import lazy_pattern
 from preflight.outcome import Confidence, Severity
 from preflight_rules.reading import (
     AGENT_LAUNCHERS,
@@ -21,7 +22,7 @@ from preflight_rules.reading import (
 )
 from preflight_rules.tables import built_for
 
-_PACKAGE = re.compile(r"(?P<name>[a-z0-9][a-z0-9-]*)(?P<version>.*)")
+_PACKAGE = lazy_pattern(r"(?P<name>[a-z0-9][a-z0-9-]*)(?P<version>.*)")
 #: What ranks say to one another, or store for one another, changes with these.
 _SPEAKING = frozenset(
     (
@@ -30,11 +31,11 @@ _SPEAKING = frozenset(
     )
 )
 #: The official images whose tag begins with the release of the framework in them.
-_IMAGE = re.compile(
+_IMAGE = lazy_pattern(
     r"\b(?P<name>pytorch/pytorch|paddlepaddle/paddle|tensorflow/tensorflow):v?(?P<version>\d+\.\d+(?:\.\d+)?)(?=-|$)"
 )
 _OF_IMAGE = {"pytorch/pytorch": "torch", "paddlepaddle/paddle": "paddlepaddle", "tensorflow/tensorflow": "tensorflow"}
-_IMAGE_CUDA = re.compile(r"(?:nvidia/cuda:|-cuda)(?P<cuda>\d{1,2}\.\d)")
+_IMAGE_CUDA = lazy_pattern(r"(?:nvidia/cuda:|-cuda)(?P<cuda>\d{1,2}\.\d)")
 #: Packages that compile against the CUDA toolkit they find, and refuse another than torch was built for.
 _COMPILING = frozenset({"deepspeed", "flash-attn", "apex", "transformer-engine", "xformers"})
 _COMPANIONS = ("torchvision", "torchaudio")

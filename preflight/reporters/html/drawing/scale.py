@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from preflight.lazy_dataclass import dataclass
 from preflight.reporters.html.drawing.colors import LEVELS
 from preflight.reporters.html.drawing.numbers import between
 
