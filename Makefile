@@ -6,6 +6,9 @@ BIN    := $(VENV)/bin
 # So many processes share the tests. More want more memory and cores: each may run a virtual cluster.
 WORKERS ?= 2
 
+# Tests start the command hundreds of times: it is to find its modules compiled, whatever the surroundings say.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint format bench schema tables wheels docs site clean
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 from preflight.node.record import ANNOTATED, dataclass
 
@@ -13,6 +14,8 @@ PROC = "/proc"
 #: A node may have tens of thousands of processes; so many are looked at.
 MOST_PROCESSES = 20000
 _CHUNK_BYTES = 65536
+#: For probes that follow each other in one process and need no look of their own.
+RECENT_S = 1.0
 #: A thread of the kernel, among the flags of a process (PF_KTHREAD in include/linux/sched.h).
 _OF_THE_KERNEL = 0x00200000
 
@@ -34,6 +37,11 @@ class Stat:
     kernel: bool = False
 
 
+def command_in(line: bytes) -> bytes:
+    """The command alone, for whoever looks for few among many."""
+    return line[line.find(b"(") + 1 : line.rfind(b")")]
+
+
 def parse_stat(line: bytes) -> Optional[Stat]:
     """One line of /proc/PID/stat, whose second field may hold blanks and brackets; None for another shape."""
     # The command stands in parentheses and may itself hold any character, so the last one ends it.
@@ -51,8 +59,20 @@ def parse_stat(line: bytes) -> Optional[Stat]:
         return None
 
 
-def stat_lines() -> Dict[int, bytes]:
-    """The line of every process that can be seen, by its number."""
+#: What was seen last, and when by the monotonic clock.
+_seen_s = 0.0
+_seen = {}  # type: Dict[int, bytes]
+
+
+def stat_lines(recent_s: float = 0.0) -> Dict[int, bytes]:
+    """The line of every process that can be seen, by its number; as it was at most `recent_s` seconds ago."""
+    global _seen_s, _seen
+    if not _seen or time.monotonic() - _seen_s > recent_s:
+        _seen_s, _seen = time.monotonic(), _read_lines()
+    return _seen
+
+
+def _read_lines() -> Dict[int, bytes]:
     found = {}  # type: Dict[int, bytes]
     opened, read, closed = os.open, os.read, os.close
     for name in numbers():

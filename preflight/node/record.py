@@ -2,7 +2,7 @@
 
 What runs on nodes has a hundred of them. The library writes and compiles several functions for each, and to import it
 alone takes as long as to start Python: together that was a third of what a node spent on its facts. These do the same
-with functions that are written once, and become the library's own for whoever asks for their fields.
+with functions that are written once, and have the library's fields for whoever asks for them.
 """
 
 from __future__ import annotations
@@ -33,30 +33,24 @@ class _Field:
 
 
 class _LaterFields:
-    """The class attribute by which the library knows its own; whoever reads it gets a class of the library's making."""
-
-    def __init__(self, frozen: bool) -> None:
-        self._frozen = frozen
+    """The class attribute by which the library knows its own; whoever reads it gets the library's fields."""
 
     def __get__(self, instance: Any, cls: Any) -> Any:
         for parent in reversed(cls.__mro__):
-            own = parent.__dict__.get("__dataclass_fields__")
-            if isinstance(own, _LaterFields):
-                _hand_over(parent, own._frozen)
+            if isinstance(parent.__dict__.get("__dataclass_fields__"), _LaterFields):
+                _hand_over(parent)
         return cls.__dataclass_fields__
 
 
-def _hand_over(cls: Any, frozen: bool) -> None:
+def _hand_over(cls: Any) -> None:
+    """Have the library look at the fields; the functions stay as they are."""
     import dataclasses
 
     del cls.__dataclass_fields__
-    for name in _OURS:
-        if cls.__dict__.get(name) is _OURS[name]:
-            delattr(cls, name)
     for name, default in cls.__dict__["__later__"].items():
         if isinstance(default, _Field):
             setattr(cls, name, dataclasses.field(default_factory=default.default_factory))
-    dataclasses.dataclass(frozen=frozen)(cls)
+    dataclasses.dataclass(init=False, repr=False, eq=False)(cls)
 
 
 def names_of(cls: Any) -> Any:
@@ -141,7 +135,7 @@ def _made(cls: Any, frozen: bool) -> Any:
     cls.__later__ = later
     cls.__names__ = (*names, *(name for name in own if name not in names))
     cls.__defaults__ = {**defaults, **later}
-    cls.__dataclass_fields__ = _LaterFields(frozen)
+    cls.__dataclass_fields__ = _LaterFields()
     for name, function in _OURS.items():
         if cls.__dict__.get(name) is not None or (not frozen and function is _refuse):
             continue

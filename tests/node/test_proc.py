@@ -44,6 +44,14 @@ def test_this_process_and_one_that_ended_unfetched() -> None:
     assert ended is not None and (ended.parent, ended.state) == (os.getpid(), "Z")
 
 
+def test_a_recent_look_is_enough_for_those_who_say_so() -> None:
+    before = stat_lines()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        assert stat_lines(60.0) is before and child.pid not in before
+        assert child.pid in stat_lines()
+        assert child.pid in stat_lines(60.0)
+
+
 def test_files_of_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert text("self/cmdline").split("\0")[0] == Path("/proc/self/cmdline").read_text().split("\0")[0]
     assert len(content("self/maps")) > 4096 and len(content("self/maps", 10)) == 10

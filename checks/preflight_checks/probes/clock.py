@@ -10,20 +10,20 @@ import time
 
 from preflight.node.cheap import cheap
 from preflight.node.command import run
+from preflight.node.proc import RECENT_S, command_in, stat_lines
 from preflight.node.record import ANNOTATED, dataclass
 from preflight.node.wire import ProbeUnavailable
 
 if ANNOTATED:
     from typing import Any, Dict, List, Optional, Tuple
 
-PROC = "/proc"
 #: Daemons that steer the clock, by the name the kernel has for their process (cut after 15 characters).
 DAEMONS = ("chronyd", "ntpd", "systemd-timesyn", "ptp4l", "phc2sys", "ntpd-rs-daemon", "openntpd", "timemaster")
+_SHOWN = {"systemd-timesyn": "systemd-timesyncd"}
 #: <sys/timex.h>: the kernel has not been told for a while that the clock is right.
 _STA_UNSYNC = 0x0040
 _TIMEX_BYTES = 208
 _CHRONYC_S = 1.5
-_MOST_PROCESSES = 20000
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Clock:
 @cheap("kernel")
 def clock(params: Dict[str, Any]) -> Clock:
     """The state of the clock of this node."""
-    daemons = tuple(running_daemons(PROC))
+    daemons = tuple(running_daemons())
     offset, says = (None, "")  # type: Optional[float], str
     if "chronyd" in daemons:
         try:
@@ -98,19 +98,7 @@ def parse_tracking(text: str) -> Tuple[Optional[float], str]:
     return offset, leap.group(1) if leap else ""
 
 
-def running_daemons(proc: str) -> List[str]:
+def running_daemons() -> List[str]:
     """Time daemons among the processes that can be seen; in a container that is seldom all of them."""
-    found = set()
-    try:
-        names = [name for name in os.listdir(proc) if name.isdigit()][:_MOST_PROCESSES]
-    except OSError:
-        return []
-    for name in names:
-        try:
-            with open("%s/%s/comm" % (proc, name), encoding="utf-8", errors="replace") as file:
-                command = file.read(64).strip()
-        except OSError:
-            continue
-        if command in DAEMONS:
-            found.add("systemd-timesyncd" if command == "systemd-timesyn" else command)
-    return sorted(found)
+    commands = {command_in(line) for line in stat_lines(RECENT_S).values()}
+    return sorted(_SHOWN.get(name, name) for name in DAEMONS if name.encode("ascii") in commands)

@@ -9,7 +9,7 @@ import time
 
 from preflight.node.cheap import cheap
 from preflight.node.lazy_pattern import lazy_pattern
-from preflight.node.proc import PROC, content, numbers, parse_stat, stat_lines, text
+from preflight.node.proc import PROC, RECENT_S, content, numbers, parse_stat, stat_lines, text
 from preflight.node.record import ANNOTATED, dataclass, field
 from preflight.redact import scrub
 
@@ -192,7 +192,7 @@ def _table() -> Tuple[Dict[int, Entry], int]:
     hidden = 0
     uid, ticks = os.getuid(), float(os.sysconf("SC_CLK_TCK"))
     up = float((text("uptime") or "0").split()[0])
-    for pid, line in stat_lines().items():
+    for pid, line in stat_lines(RECENT_S).items():
         stat = parse_stat(line)
         if stat is None or stat.kernel:
             continue

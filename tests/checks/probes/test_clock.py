@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from pathlib import Path
 
 import pytest
 
@@ -50,12 +49,13 @@ def test_a_kernel_that_may_not_be_asked_is_said_to_be_so(monkeypatch: pytest.Mon
     assert seen.synchronised is None and seen.problem == "Operation not permitted"
 
 
-def test_daemons_are_known_by_their_names(tmp_path: Path) -> None:
-    for pid, name in (("1", "systemd"), ("20", "systemd-timesyn"), ("30", "chronyd"), ("31", "bash")):
-        (tmp_path / pid).mkdir()
-        (tmp_path / pid / "comm").write_text(name + "\n")
-    assert running_daemons(str(tmp_path)) == ["chronyd", "systemd-timesyncd"]
-    assert running_daemons(str(tmp_path / "absent")) == []
+def test_daemons_are_known_by_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("systemd", "systemd-timesyn", "chronyd", "bash", "a) (ntpd")
+    lines = {pid: f"{pid} ({name}) S 1 1 1 0".encode() for pid, name in enumerate(names)}
+    monkeypatch.setattr(probe, "stat_lines", lambda recent_s: lines)
+    assert running_daemons() == ["chronyd", "systemd-timesyncd"]
+    monkeypatch.setattr(probe, "stat_lines", lambda recent_s: {})
+    assert running_daemons() == []
 
 
 def test_this_machine_answers() -> None:
