@@ -22,7 +22,7 @@ from dataclasses import field
 from typing import Any, TypeAlias
 
 from preflight.job import WHOLE_JOB, Note, NoteKind, Scope, Span
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.looking import state
 from preflight.sources.base import Reading, Source, SourceFile, Tree
 from preflight.sources.redaction import without_secrets

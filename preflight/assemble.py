@@ -25,9 +25,9 @@ from preflight.job import (
     Suppression,
 )
 from preflight.job.derive import with_derived
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
+from preflight.lazy.patterns import lazy_pattern
 from preflight.looking import Look, below
-from preflight.node.lazy_pattern import lazy_pattern
 from preflight.progress import Progress, Step, ignore
 from preflight.siblings import siblings
 from preflight.sources.base import Reading, Source, SourceFile, Tree, WrittenFile

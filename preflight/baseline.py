@@ -14,7 +14,7 @@ from typing import Any
 
 from preflight.configuration import Accepted
 from preflight.errors import UsageError
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.outcome import Finding
 
 DEFAULT_NAME = "preflight-baseline.json"

@@ -11,7 +11,7 @@ import anyio.to_thread
 
 from preflight.errors import UsageError
 from preflight.judgement import Check, Rule
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.place import ContextChoice
 from preflight.planning import Planner
 from preflight.progress import Progress, Step

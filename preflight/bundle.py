@@ -33,7 +33,7 @@ TRAINER = "reference_trainer"
 #: agent imports them itself before it forks, so that not every child has to.
 READY = ("preflight_checks.probes",)
 #: Single modules of our own: what is seen on a node passes it before it leaves.
-OWN = ("preflight.redact",)
+OWN = ("preflight.redact", "preflight.lazy.patterns")
 #: Single modules of installed distributions: the bindings to NVIDIA's management library are one file.
 SINGLE = ("pynvml",)
 #: What the loader runs first.
@@ -68,6 +68,7 @@ def node_bundle(*, trainer: bool = True, cache: Cache | None = None) -> bytes:
         if folder is None:
             raise BundleError(f"the module {name} to be shipped to nodes was not found")
         modules[name] = (folder / f"{last}.py").read_text(encoding="utf-8")
+        _add_parents(name, modules, packages)
     singles = {}
     for name in SINGLE:
         spec = importlib.util.find_spec(name)

@@ -14,7 +14,7 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 
 #: All entries together; the oldest go first.
 LARGEST_BYTES = 256 * 1024 * 1024

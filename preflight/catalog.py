@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from preflight.examination import Examine
 from preflight.judgement import Check, MakeExhibits, Rule
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 
 if TYPE_CHECKING:
     from preflight.own_file import Own

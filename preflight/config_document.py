@@ -17,7 +17,7 @@ from preflight.ignoring import problem as pattern_problem
 from preflight.ignoring import relocated
 from preflight.job import Span
 from preflight.job.hostname import is_host_range
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.near import nearest_path
 from preflight.settings import Problem, Settings, validated
 from preflight.sources.base import SourceFile

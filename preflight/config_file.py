@@ -16,7 +16,7 @@ from preflight import catalog
 from preflight.configuration import Configuration, SeverityChoice, Site
 from preflight.errors import UsageError
 from preflight.judgement import Check, Rule
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.outcome import Confidence
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from preflight.job import Span
 from preflight.job.value import Scalar
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.outcome import PROFILES, Severity
 
 

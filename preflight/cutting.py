@@ -14,7 +14,7 @@ from dataclasses import field
 from pathlib import Path
 
 from preflight.bundle import OWN, SHIPPED, SINGLE
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 
 
 class CutError(Exception):

@@ -13,7 +13,7 @@ from preflight.comparing import answer, plain, spoken
 from preflight.configuration import Condition, SiteCheck
 from preflight.job import Job
 from preflight.judgement import Check, Verdict, check, failed, not_applicable, passed, unknown
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.node.command import Ran, command
 from preflight.outcome import Confidence, Evidence, Severity
 from preflight.recording import Facts, Fleet, Node, Unavailable

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from preflight import catalog, last_page, terminal
 from preflight.errors import UsageError
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.report import Report
 from preflight.reporters.base import Reporter, Style
 from preflight.reporters.clean import clean

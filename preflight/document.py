@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 
 #: Characters that a terminal may obey or hide: C1 controls, zero-width and bidirectional marks, line separators.
 #: JSON itself escapes those below U+0020. None of them can stand outside a string of a JSON document.

@@ -12,7 +12,7 @@ from dataclasses import field
 from datetime import datetime, timezone
 from typing import Any, Literal, TypeAlias
 
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.outcome import Finding, Outcome, Severity, Status, VerdictKind
 from preflight.progress import Step
 from preflight.redact import scrub

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from preflight.answers import Series, Unread, by_question
 from preflight.complaint import said
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.observation import EventRecord, FactRecord, Observed, Unavailable
 from preflight.request import Request, probe_name
 

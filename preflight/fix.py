@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import field, replace
 from pathlib import Path
 
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.outcome import Edit, Finding, Fix
 from preflight.redact import scrub
 from preflight.report import Report

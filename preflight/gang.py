@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import anyio
 
 from preflight.culprit import LIMITS, Culprit, Limits, Member, culprit, decision_time
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.node.wire import Ask, Context, Done, Event, Failed
 from preflight.ranks import RANK, SPARE, replaced
 from preflight.recording import EventRecord, FactRecord, Unavailable

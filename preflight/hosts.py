@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from preflight.job.hostlist import expand_hosts
 from preflight.job.hostname import folded, is_hostname
-from preflight.lazy_dataclass import dataclass
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.dataclasses import dataclass
+from preflight.lazy.patterns import lazy_pattern
 from preflight.outcome import Severity
 from preflight.report import ExitCode, Report
 

@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from preflight.blame import Culprit, Limits, Views, blame, fold, names_text, title
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.ranks import RANK, SPARE, RankView
 
 #: The parts of a parameter-server run, and the key in a hello that says how many of each there are.

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from preflight.job import Claim, Job, Launch, Note, Span
 from preflight.job.span import LONGEST_SNIPPET
-from preflight.lazy_dataclass import dataclass
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.dataclasses import dataclass
+from preflight.lazy.patterns import lazy_pattern
 from preflight.outcome import PROFILES, Command, Confidence, Edit, Evidence, Fix, Location, Severity, Status
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import Any
 from preflight import __version__
 from preflight.errors import UsageError
 from preflight.executors.kubernetes_pods import PodRole, PodSource, chosen_source, container_of, own_job
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.sources.structured import Kind, Member, Node
 
 #: A ConfigMap holds a MiB (kubernetes/api, core/v1 ConfigMap); its own text needs some of that.

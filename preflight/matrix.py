@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Generic, TypeVar
 
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 
 T = TypeVar("T")
 Pair = tuple[str, str]

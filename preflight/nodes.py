@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Literal
 
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.wish import Wish
 
 

@@ -19,7 +19,7 @@ import anyio
 
 from preflight.fleet import OpenFleet
 from preflight.gang import members_of, run_gang
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.links import disjoint
 from preflight.node.cheap import kind_of
 from preflight.node.wire import Ask, Done, Event, Failed

@@ -7,7 +7,7 @@ import hashlib
 from dataclasses import field
 
 from preflight.job import Span
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 
 
 class Status(enum.Enum):

@@ -13,7 +13,7 @@ from typing import Any
 
 from preflight.errors import UsageError
 from preflight.judgement import Check, Rule
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 
 #: Modules made of such files are called so, and then as the file is.
 PREFIX = "preflight_own_"

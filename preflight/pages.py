@@ -9,7 +9,7 @@ from pathlib import Path
 
 from preflight import catalog
 from preflight.judgement import HEADINGS, STAGES, Check, Rule
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.outcome import Severity
 from preflight.request import probe_name
 

@@ -15,8 +15,8 @@ from preflight.errors import UsageError
 from preflight.job import Claim, Job, Known, Launch, Scope, Value
 from preflight.job.hostlist import outside_brackets
 from preflight.job.hostname import is_hostname, split_endpoint
-from preflight.lazy_dataclass import dataclass
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.dataclasses import dataclass
+from preflight.lazy.patterns import lazy_pattern
 from preflight.node.wire import Context
 from preflight.recording import Node, Origin
 from preflight.redact import HIDDEN

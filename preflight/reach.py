@@ -16,7 +16,7 @@ import anyio
 from preflight import catalog
 from preflight.errors import UsageError
 from preflight.executors.base import Configurable, Detector, Executor, ExecutorError, Gathered, Gatherer, Wanted
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.place import named_nodes, nodes_of_jobs
 from preflight.recording import Cluster, Node, Origin
 

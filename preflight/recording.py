@@ -14,7 +14,7 @@ from preflight.configuration import Configuration as Configuration
 from preflight.facts import Facts as Facts
 from preflight.facts import Seen as Seen
 from preflight.job import Job
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.nodes import Cluster as Cluster
 from preflight.nodes import ClusterNode as ClusterNode
 from preflight.nodes import Fleet as Fleet

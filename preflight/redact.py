@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import re
 
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 
 #: What stands in the place of a secret.
 HIDDEN = "****"

@@ -19,7 +19,7 @@ from preflight.document import schema_of, to_bytes
 from preflight.engine import SMOKE, fleet_of, outcomes_of
 from preflight.job import UNSEEN, Job, Suppression
 from preflight.judgement import Check, Rule
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.once import forget
 from preflight.outcome import Finding, Outcome, Severity, Status, VerdictKind
 from preflight.progress import Progress, ignore

@@ -8,7 +8,7 @@ from dataclasses import field
 from typing import Any
 
 from preflight.job import Claim
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 
 #: What a probe may do only where the user allowed it (`check --allow`).
 CONSENTS = {

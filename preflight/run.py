@@ -29,7 +29,7 @@ from preflight.engine import SMOKE, outcomes_of
 from preflight.executors.base import Forward, Wanted
 from preflight.fleet import open_fleet
 from preflight.judgement import STAGES
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.observe import Observer
 from preflight.outcome import Severity
 from preflight.place import ContextChoice, claimed_count, context_of

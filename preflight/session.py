@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 
 from preflight.executors.base import Channel, ExecutorError
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.node.wire import (
     BEAT_S,
     LEASE_S,

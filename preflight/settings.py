@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from typing import Annotated, Any, ClassVar, Literal
 
 from preflight.document import schema_of
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.toml_places import KeyPath, inside
 
 #: More mistakes than this are not told of one document.

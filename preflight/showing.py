@@ -14,7 +14,7 @@ from preflight.catalog import CHECKS, Broken, Exhibitor
 from preflight.complaint import said
 from preflight.exhibit import Bars, Exhibit, Layout, Matrix, Table, Timeline
 from preflight.job import Job
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.once import forget
 from preflight.recording import Facts, Fleet
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from preflight.job import WHOLE_JOB, Job, Known, Scope
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 
 #: A name that counts the nodes of a job: node0.sh, n1.sh, worker-2.yaml, start_machine3.sh.
 _NODE_BY_NUMBER = lazy_pattern(r"(?:^|.*[-_.])(?:node|n|worker|trainer|machine|host|server|rank|sv)[-_]?\d+\.[a-z]+")

@@ -7,8 +7,8 @@ from dataclasses import field
 from typing import Annotated, Any, ClassVar, Literal
 
 from preflight.configuration import Condition, SiteCheck
-from preflight.lazy_dataclass import dataclass
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.dataclasses import dataclass
+from preflight.lazy.patterns import lazy_pattern
 from preflight.settings import SPELLED, Problem
 from preflight.site_tests import Tested, pattern_problem, problems_of, tests_of
 

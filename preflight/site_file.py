@@ -16,8 +16,8 @@ from typing import Annotated, Any, ClassVar
 from preflight import catalog, site_checks, site_rules
 from preflight.configuration import Site
 from preflight.errors import UsageError
-from preflight.lazy_dataclass import dataclass
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.dataclasses import dataclass
+from preflight.lazy.patterns import lazy_pattern
 from preflight.settings import SPELLED, Problem, described, problem_of
 from preflight.site_checks import Check, Value
 from preflight.site_rules import Rule, When

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from preflight.configuration import Condition, SiteRule
 from preflight.job.quantities import QUANTITIES
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.settings import SPELLED, Problem
 from preflight.site_tests import Tested, problems_of, tests_of
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar
 
 from preflight.configuration import Test
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.settings import SPELLED, Problem
 
 #: Those that say there is something, or nothing; the others say what it is.

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from preflight.job import Claim, Job, Known, Launch, Scope, Strength
-from preflight.lazy_dataclass import dataclass
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.dataclasses import dataclass
+from preflight.lazy.patterns import lazy_pattern
 from preflight.outcome import Finding, Severity
 from preflight.timeouts import DEFAULTS
 

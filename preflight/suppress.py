@@ -14,7 +14,7 @@ from preflight.configuration import Accepted, Configuration, FileIgnores, Waiver
 from preflight.engine import fold
 from preflight.ignoring import Excluded
 from preflight.job import Job, Suppression
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.outcome import Finding, Location, Outcome
 from preflight.recording import Recording
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from dataclasses import field
 from typing import Any, TypeAlias
 
 from preflight.job import Places as Lines
-from preflight.lazy_dataclass import dataclass
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.dataclasses import dataclass
+from preflight.lazy.patterns import lazy_pattern
 
 #: How a value is reached: keys of tables and positions in arrays.
 KeyPath: TypeAlias = tuple[str | int, ...]

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from preflight.ignoring import Excluded, Ignored
 from preflight.job import Note, NoteKind, Span
-from preflight.lazy_dataclass import dataclass
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.dataclasses import dataclass
+from preflight.lazy.patterns import lazy_pattern
 
 #: More files than this are not looked at; a note says so.
 MOST_FILES = 20_000

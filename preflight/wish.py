@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from preflight.errors import UsageError
 from preflight.job import Claim, Job, Known
 from preflight.job.span import span_of
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
+from preflight.lazy.patterns import lazy_pattern
 from preflight.near import nearest
-from preflight.node.lazy_pattern import lazy_pattern
 
 #: Faults that can be played, and by whom: ranks of a collective, or servers and workers.
 KINDS = {

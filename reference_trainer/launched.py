@@ -6,7 +6,7 @@ import re
 import socket
 from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple
 
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.node.record import dataclass
 
 

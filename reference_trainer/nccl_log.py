@@ -12,7 +12,7 @@ import os
 import tempfile
 from typing import Dict, List, MutableMapping, Optional, Tuple
 
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.node.record import dataclass, field
 
 _VERSION = lazy_pattern(r"NCCL version (\d[\w.]*)")

@@ -14,17 +14,19 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("preflight", "checks/preflight_checks", "rules/preflight_rules", "reference_trainer")
 #: What a part must not import, wherever in its modules: what stands above it.
 ABOVE = {
-    "preflight/job": r"preflight\.(?!job\b)",
-    "preflight/sources": r"preflight\.(?!job\b|sources\b|tables\b|redact\b)",
-    "preflight/tables": r"preflight\.(?!job\b|tables\b)",
-    "preflight/node": r"preflight\.(?!node\b)",
+    "preflight/job": r"preflight\.(?!job\b|lazy\b)",
+    "preflight/sources": r"preflight\.(?!job\b|lazy\b|sources\b|tables\b|redact\b)",
+    "preflight/lazy": r"preflight\.|preflight_checks|preflight_rules|reference_trainer",
+    "preflight/tables": r"preflight\.(?!job\b|lazy\b|tables\b)",
+    "preflight/node": r"preflight\.(?!lazy\.patterns\b|node\b)",
     # How code is packed for another process is the same for agents and bridges.
-    "preflight/executors": r"preflight\.(?!executors\b|bundle\b|errors\b|job\b|node\b|recording\b|saved\b|sources\b)",
+    "preflight/executors": r"preflight\.(?!executors\b|bundle\b|errors\b|job\b|lazy\b|node\b|recording\b|saved\b|"
+    r"sources\b)",
     # How parameters are cut and dealt is arithmetic that rules, checks and trainer must agree on.
-    "rules/preflight_rules": r"preflight\.(?!job\b|judgement\b|outcome\b|tables\b)|preflight_checks|"
+    "rules/preflight_rules": r"preflight\.(?!job\b|judgement\b|lazy\b|outcome\b|tables\b)|preflight_checks|"
     r"reference_trainer\.(?!ps\.sharding\b)",
-    "checks/preflight_checks/probes": r"preflight\.(?!node\b|redact\b)|preflight_checks\.(?!probes\b)",
-    "reference_trainer": r"preflight\.(?!node\b)|preflight_checks|preflight_rules",
+    "checks/preflight_checks/probes": r"preflight\.(?!lazy\.patterns\b|node\b|redact\b)|preflight_checks\.(?!probes\b)",
+    "reference_trainer": r"preflight\.(?!lazy\.patterns\b|node\b)|preflight_checks|preflight_rules",
 }
 
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 from preflight.job import WHOLE_JOB, Claim, Job, Known, Scope, Strength, Unresolved, as_int
 from preflight.job.hostname import folded, split_endpoint
 from preflight.judgement import Verdict, unknown
-from preflight.lazy_dataclass import dataclass
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.dataclasses import dataclass
+from preflight.lazy.patterns import lazy_pattern
 from preflight.once import once
 from preflight.recording import Facts, Fleet, Node
 

@@ -19,7 +19,7 @@ import anyio
 from preflight.examination import Can, Look, Surroundings
 from preflight.executors.base import ExecutorError
 from preflight.executors.tool import run_tool
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 
 #: Imports one framework, and says what it can do. The working directory, which may be anybody's, is left out.
 _FRAMEWORK = """

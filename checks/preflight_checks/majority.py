@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Generic, TypeVar
 
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight_checks.demands import fold
 
 T = TypeVar("T")

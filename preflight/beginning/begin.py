@@ -15,7 +15,7 @@ from preflight.config_document import found
 from preflight.config_file import NAMES
 from preflight.configuration import Configuration, Site
 from preflight.errors import UsageError
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.outcome import PROFILES
 from preflight.recording import Recording
 from preflight.report import Report

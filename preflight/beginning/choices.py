@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from preflight.beginning.survey import Folder, Survey
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 
 #: With more findings than this at the start nobody reads them all, and the ones that stop a job are lost among them.
 MANY = 30

@@ -16,7 +16,7 @@ from preflight.baseline import DEFAULT_NAME
 from preflight.beginning.choices import Chosen
 from preflight.beginning.survey import Folder, Survey
 from preflight.ignoring import problem
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.reporters.clean import clean
 from preflight.settings import Settings
 

@@ -14,7 +14,7 @@ from preflight.diagnosis.blocks import is_library
 from preflight.diagnosis.model import Certainty, Event, Kind, Party, Subject
 from preflight.diagnosis.moments import seconds_between
 from preflight.diagnosis.scan import Scanned, Word
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 
 #: Clocks of nodes, and the lines of one moment, differ by so much.
 _SAME_MOMENT_S = 1.0

@@ -11,8 +11,8 @@ from dataclasses import field, replace
 from preflight.diagnosis.model import Moment, Party
 from preflight.diagnosis.moments import moment_in
 from preflight.diagnosis.parties import joined
-from preflight.lazy_dataclass import dataclass
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.dataclasses import dataclass
+from preflight.lazy.patterns import lazy_pattern
 
 _TRACEBACK = "Traceback (most recent call last)"
 _FRAME = lazy_pattern(r'\s{1,40}(?:[│|] )?File "(?P<path>[^"]{1,400})", line (?P<line>\d{1,9}), in (?P<what>.{1,200})')

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import IO, cast
 
 from preflight.errors import UsageError
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
+from preflight.lazy.patterns import lazy_pattern
 from preflight.near import nearest_path
-from preflight.node.lazy_pattern import lazy_pattern
 
 #: So much is read at a time; a line longer than that is cut into several.
 CHUNK_BYTES = 1 << 20

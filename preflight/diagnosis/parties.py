@@ -10,8 +10,8 @@ from pathlib import PurePath
 
 from preflight.diagnosis.model import Party
 from preflight.job.hostname import is_hostname
-from preflight.lazy_dataclass import dataclass
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.dataclasses import dataclass
+from preflight.lazy.patterns import lazy_pattern
 
 #: Tags that nothing else looks like, so that one of them is believed. A line may carry several.
 _TAGS = tuple(

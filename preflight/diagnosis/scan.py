@@ -13,8 +13,8 @@ from preflight.diagnosis.moments import moment_in
 from preflight.diagnosis.parties import Tagging, joined, tagging_of
 from preflight.diagnosis.table import Table
 from preflight.job.hostname import is_hostname
-from preflight.lazy_dataclass import dataclass
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.dataclasses import dataclass
+from preflight.lazy.patterns import lazy_pattern
 from preflight.redact import scrub
 
 #: Of one symptom of one party so many events are kept of a file; the rest are counted.

@@ -20,8 +20,8 @@ from preflight import catalog
 from preflight.diagnosis.lines import digitless
 from preflight.diagnosis.model import Certainty, Kind, Subject, Symptom
 from preflight.errors import UsageError
-from preflight.lazy_dataclass import dataclass
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.dataclasses import dataclass
+from preflight.lazy.patterns import lazy_pattern
 
 SCHEMA = 1
 _ID = lazy_pattern(r"[a-z0-9]+(?:-[a-z0-9]+)*")

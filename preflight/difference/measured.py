@@ -9,7 +9,7 @@ from preflight.difference.model import Measured, Regression
 from preflight.difference.noise import Limits, noise_of
 from preflight.difference.tables import of_id
 from preflight.exhibit import Bars, Exhibit, Matrix, Timeline
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.matrix import Cell, shapes
 
 #: What was measured of one thing: of a pair of nodes, or of a rank and its node.

@@ -6,7 +6,7 @@ import enum
 from typing import Any
 
 from preflight.document import schema_of, to_bytes
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.outcome import Finding
 
 SCHEMA_VERSION = 1

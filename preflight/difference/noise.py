@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 
 from preflight.difference.model import Noise
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 
 #: With fewer ratios than this their scatter says nothing.
 ENOUGH_RATIOS = 8

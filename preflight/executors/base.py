@@ -14,7 +14,7 @@ from typing import Protocol, runtime_checkable
 import anyio
 
 from preflight.job import Job
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.node.wire import UNAVAILABLE_KINDS
 from preflight.recording import Cluster, Node, Origin
 

@@ -26,7 +26,7 @@ from preflight.executors.kubernetes_survey import SURVEY_S, survey
 from preflight.executors.pipe import new_nonce, start_agent
 from preflight.job import Claim, Job, Known
 from preflight.job.hostname import is_hostname
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.node import bootstrap
 from preflight.recording import Node
 

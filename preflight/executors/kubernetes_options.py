@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from preflight.executors.base import Option
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 
 #: How long pods of our own live at most, should nobody be left to delete them.
 LIFETIME_S = 900

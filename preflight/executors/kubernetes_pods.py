@@ -11,7 +11,7 @@ from typing import Any
 
 from preflight.errors import UsageError
 from preflight.job import Known
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.sources.kubernetes.kinds import objects, workload_of
 from preflight.sources.structured import Kind, Node
 

@@ -10,7 +10,7 @@ from dataclasses import field, replace
 from preflight.errors import UsageError
 from preflight.executors.base import Bundle, ExecutorError, Gathered, Option, Wanted
 from preflight.executors.pipe import PipeChannel, new_nonce, start_agent
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.node import bootstrap
 from preflight.recording import Node
 

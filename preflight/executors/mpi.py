@@ -18,9 +18,9 @@ from preflight.executors.pipe import PipeChannel, new_nonce, start_agent
 from preflight.executors.ssh import said_by_ssh
 from preflight.executors.tool import run_tool
 from preflight.job.hostname import is_hostname
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
+from preflight.lazy.patterns import lazy_pattern
 from preflight.node import bootstrap
-from preflight.node.lazy_pattern import lazy_pattern
 from preflight.recording import Node
 
 #: How long `mpirun --version` may take; on a slow file server it takes seconds.

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from preflight.executors.base import ExecutorError
 from preflight.job.hostname import is_hostname
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.recording import Node
 
 #: A file of more than this is none of a batch system's.

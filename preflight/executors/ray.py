@@ -18,9 +18,9 @@ from preflight.executors.base import Bundle, ExecutorError, Gathered, Option, Wa
 from preflight.executors.bridge.head import Bridge, BridgedChannel
 from preflight.executors.pipe import new_nonce, start_agent
 from preflight.job.hostname import is_hostname
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
+from preflight.lazy.patterns import lazy_pattern
 from preflight.node import bootstrap
-from preflight.node.lazy_pattern import lazy_pattern
 from preflight.recording import Cluster, ClusterNode, Node
 
 #: What a driver says on standard error that helps nobody.

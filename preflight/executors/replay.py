@@ -19,7 +19,7 @@ import anyio
 from preflight.errors import UsageError
 from preflight.executors.base import Bundle, ExecutorError, Gathered, Option, Wanted
 from preflight.job.hostname import is_hostname
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.node.wire import PROTOCOL, Ask, Beat, Cancel, Done, Event, Failed, FrameReader, Ready, Signal, encode
 from preflight.recording import EventRecord, FactRecord, Node, NodeRecord, Recording
 from preflight.saved import load

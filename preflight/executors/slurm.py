@@ -35,7 +35,7 @@ from preflight.executors.slurm_jobs import (
 from preflight.executors.slurm_steps import command, environment_for_step, explain
 from preflight.executors.tool import run_tool
 from preflight.job.hostname import is_hostname
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.recording import Cluster, Node
 
 #: States in which a node of an allocation takes no step; srun would wait for it until our deadline.

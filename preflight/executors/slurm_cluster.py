@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from preflight.executors.base import ExecutorError
 from preflight.executors.slurm_jobs import ASK_S, NodeState, fields_of
 from preflight.executors.tool import run_tool
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.recording import Cluster, ClusterNode, Partition
 
 #: Of sinfo(1): node, state, CPUs, MiB, generic resources, features, reason; one line for each node.

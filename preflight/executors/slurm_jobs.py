@@ -20,8 +20,8 @@ from preflight.executors.pipe import PipeChannel, new_nonce
 from preflight.executors.tool import run_tool
 from preflight.job import Known
 from preflight.job.hostlist import expand_hosts
-from preflight.lazy_dataclass import dataclass
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.dataclasses import dataclass
+from preflight.lazy.patterns import lazy_pattern
 
 #: How long a single question to the controller may take.
 ASK_S = 4.0

@@ -21,9 +21,9 @@ from preflight.executors.base import Bundle, ExecutorError, Gathered, Wanted
 from preflight.executors.pipe import PipeChannel, new_nonce, start_agent
 from preflight.executors.tool import run_tool
 from preflight.job.hostname import is_hostname
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
+from preflight.lazy.patterns import lazy_pattern
 from preflight.node import bootstrap
-from preflight.node.lazy_pattern import lazy_pattern
 from preflight.recording import Node
 
 #: ssh's own exit code for its own failures; everything else is the remote command's.

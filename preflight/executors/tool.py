@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import anyio
 
 from preflight.executors.base import ExecutorError
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.node import process
 
 #: What a tool of a large cluster may print.

@@ -7,7 +7,7 @@ from dataclasses import field
 
 from preflight.job.span import Span
 from preflight.job.value import Plain, Value, alternatives
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 
 
 class Strength(enum.IntEnum):

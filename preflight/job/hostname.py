@@ -10,7 +10,7 @@ import ipaddress
 import re
 from collections.abc import Iterable
 
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 
 #: RFC 1035: a whole name has at most 253 characters, one label at most 63.
 LONGEST_NAME = 253

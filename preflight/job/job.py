@@ -10,7 +10,7 @@ from dataclasses import replace
 from preflight.job.claim import WHOLE_JOB, Claim, Relation, Scope
 from preflight.job.span import Span
 from preflight.job.value import Unresolved, Value, join
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 
 
 class NoteKind(enum.Enum):

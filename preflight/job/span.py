@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 
 #: A snippet is for a person to recognise the place; longer lines are cut.
 LONGEST_SNIPPET = 240

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 
 from preflight.job.value import Unresolved, Value
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 
 
 class Symbol(str, enum.Enum):

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 
 Scalar: TypeAlias = str | int | float | bool | None
 Plain: TypeAlias = Scalar | tuple[Scalar, ...]

@@ -7,8 +7,8 @@ import os
 import signal
 from contextlib import suppress
 
+from preflight.lazy.patterns import lazy_pattern
 from preflight.node import bootstrap, child, process
-from preflight.node.lazy_pattern import lazy_pattern
 from preflight.node.wire import Ask, Context, Failed, FrameReader
 
 TYPE_CHECKING = False

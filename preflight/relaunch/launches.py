@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import field
 
 from preflight.job import Claim, Known, Launch
-from preflight.lazy_dataclass import dataclass
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.dataclasses import dataclass
+from preflight.lazy.patterns import lazy_pattern
 from preflight.relaunch.edits import Edit, Refusal
 from preflight.sources.base import Command, Script, SourceFile, Tree
 from preflight.sources.launchers import slurm

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from preflight.job.span import span_of
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.relaunch.edits import Edit, Refusal
 from preflight.sources.shell.document import Document
 

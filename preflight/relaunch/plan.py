@@ -8,8 +8,8 @@ from dataclasses import field
 from pathlib import Path
 
 from preflight.job import Job, Known, Note, Unresolved
-from preflight.lazy_dataclass import dataclass
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.dataclasses import dataclass
+from preflight.lazy.patterns import lazy_pattern
 from preflight.relaunch import own_place
 from preflight.relaunch.edits import Edit, Refusal, apply
 from preflight.relaunch.launches import Change, Traced, TracedLaunch, change, stretches, traced

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.node import command, process
 from preflight.node.wire import ProbeUnavailable
 from preflight.relaunch.edits import Refusal

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.report import Report
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from rich.cells import cell_len
 from rich.text import Text
 
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.outcome import Finding, Status
 from preflight.report import Report
 from preflight.reporters.base import Style

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timezone
 
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.outcome import Finding, Outcome, Severity, Status, VerdictKind
 from preflight.report import ExitCode, Report
 from preflight.reporters.clean import clean, fold_nodes

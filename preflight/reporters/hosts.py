@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from preflight.hosts import Hosts, hosts_of
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.report import Report
 from preflight.reporters.base import Style
 from preflight.reporters.clean import clean

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from xml.etree import ElementTree
 
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.report import Report
 from preflight.reporters.base import Style
 from preflight.reporters.cases import RUN, Case, began, cases_of, durations_of, suites_of

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import field
 
 from preflight.hosts import hosts_of
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.outcome import Severity, Status, VerdictKind
 from preflight.report import Report
 from preflight.reporters.base import Style

@@ -26,7 +26,7 @@ from preflight.job import (
     as_int,
     lift,
 )
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.sources import fsdp
 from preflight.sources.base import Reading, SourceFile, Tree
 from preflight.sources.comments import suppressions

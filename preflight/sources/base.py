@@ -22,7 +22,7 @@ from preflight.job import (
     Unresolved,
     Value,
 )
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 
 
 class SourceError(Exception):

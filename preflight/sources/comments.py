@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from preflight.job import Places, Suppression
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.sources.base import SourceFile
 
 _MARK = lazy_pattern(r"(#|//)[ \t]*preflight:[ \t]*ignore\b[ \t]*(?:\[([^\]\n]*)\])?[ \t:]*([^\n]*)")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from preflight.job import WHOLE_JOB, Known, Plain, Scope, Unresolved, Value, as_int, lift
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.sources.base import Reading, SourceFile, Tree
 from preflight.sources.comments import suppressions
 from preflight.sources.structured import Kind, NodeStating, document_of

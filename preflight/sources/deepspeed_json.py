@@ -20,7 +20,7 @@ from preflight.job import (
     Scope,
     span_of,
 )
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.sources.base import Reading, SourceFile, Tree
 from preflight.sources.comments import suppressions
 from preflight.sources.deepspeed_claims import state

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from preflight.job import WHOLE_JOB, Claim, Known, Note, NoteKind, Scope, Span, Strength, Unresolved, Value
 from preflight.job.span import LONGEST_SNIPPET
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.redact import HIDDEN, is_secret
 from preflight.sources.base import Reading, SourceFile, Tree
 from preflight.sources.comments import suppressions

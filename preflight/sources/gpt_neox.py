@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from preflight.job import WHOLE_JOB, Known, Plain, Scope, Value, as_int, lift
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.sources import deepspeed_claims
 from preflight.sources.base import Reading, SourceFile, Tree
 from preflight.sources.comments import suppressions

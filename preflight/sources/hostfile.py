@@ -27,8 +27,8 @@ from preflight.job import (
 )
 from preflight.job.hostname import is_hostname
 from preflight.job.span import LONGEST_SNIPPET
-from preflight.lazy_dataclass import dataclass
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.dataclasses import dataclass
+from preflight.lazy.patterns import lazy_pattern
 from preflight.sources.base import Reading, SourceFile, Tree
 from preflight.sources.comments import suppressions
 

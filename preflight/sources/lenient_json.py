@@ -11,8 +11,8 @@ import re
 from dataclasses import field
 
 from preflight.job import Plain
-from preflight.lazy_dataclass import dataclass
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.dataclasses import dataclass
+from preflight.lazy.patterns import lazy_pattern
 from preflight.sources.structured import Document, Fault, Kind, Member, Node
 
 #: Deeper nesting is no configuration; Python's own recursion limit must never be met.

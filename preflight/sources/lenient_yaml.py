@@ -17,8 +17,8 @@ from yaml.constructor import SafeConstructor
 from yaml.resolver import Resolver
 
 from preflight.job import Plain
-from preflight.lazy_dataclass import dataclass
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.dataclasses import dataclass
+from preflight.lazy.patterns import lazy_pattern
 from preflight.sources.structured import Document, Fault, Kind, Member, Node
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

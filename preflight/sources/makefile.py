@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from preflight.job import WHOLE_JOB, Scope
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.sources.base import Command, Reading, SourceFile, Tree
 from preflight.sources.comments import suppressions
 from preflight.sources.redaction import secrets_of, without_secrets

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 
 from preflight.job import WHOLE_JOB, Known, Plain, Relation, Scope, Unresolved, Value, as_int, lift
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.sources.base import Reading, SourceFile, Tree
 from preflight.sources.comments import suppressions
 from preflight.sources.structured import Kind, Member, Node, NodeStating, document_of

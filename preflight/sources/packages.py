@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator
 
 from preflight.job import Claim, Known, Scope, Span, Strength
-from preflight.lazy_dataclass import dataclass
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.dataclasses import dataclass
+from preflight.lazy.patterns import lazy_pattern
 
 #: Distribution (or conda package) to the name it is stated under.
 _TRACKED = {

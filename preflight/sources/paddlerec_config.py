@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from preflight.job import WHOLE_JOB, Known, Scope, Value, lift
 from preflight.job.value import Plain
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.sources.base import Reading, SourceFile, Tree
 from preflight.sources.comments import suppressions
 from preflight.sources.structured import Kind, Member, Node, NodeStating, document_of, value_of

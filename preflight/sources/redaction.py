@@ -17,7 +17,7 @@ from preflight.job import (
     Value,
     alternatives,
 )
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.redact import HIDDEN, is_secret, redact, scrub
 from preflight.sources.base import Command, Reading
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from preflight.job import WHOLE_JOB, Claim, Known, Reference, Scope, Span, Strength
 from preflight.job.span import LONGEST_SNIPPET
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.sources.base import Reading, SourceFile, Tree
 from preflight.sources.comments import suppressions
 from preflight.sources.packages import Package, claims, conda_package_of, cuda_of, package_of

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from preflight.job import WHOLE_JOB, Launch, Note, NoteKind, Scope, Span
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.sources.base import Reading, SourceFile, Tree
 from preflight.sources.comments import suppressions
 from preflight.sources.redaction import secrets_of, without_secrets

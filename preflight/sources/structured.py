@@ -24,7 +24,7 @@ from preflight.job import (
     Unresolved,
     Value,
 )
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.sources.base import SourceFile
 
 #: Characters of a spelling; a longer one is cut.

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from preflight.job import WHOLE_JOB, Claim, Known, Reference, Scope, Strength, Unresolved, as_int
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.sources import fsdp
 from preflight.sources.base import Reading, SourceFile, Tree
 from preflight.sources.comments import suppressions

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.sources.shell.document import FileText, Hole, Lit, Piece, Place, Text
 from preflight.sources.structured import Node
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from preflight.job import Plain
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 
 
 class Row(NamedTuple):

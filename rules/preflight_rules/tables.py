@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 
 _FOLDER = Path(__file__).parent / "data"
 

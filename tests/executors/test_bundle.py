@@ -35,11 +35,11 @@ def test_it_holds_what_runs_on_nodes_and_nothing_of_the_head() -> None:
     assert {"preflight.node.agent", "preflight.node.wire", "reference_trainer"} <= modules.keys()
     assert content()["packed"].keys() == {"pynvml", "preflight.node.bootstrap"}
     assert modules["preflight"] == modules["preflight_checks"] == ""
+    some = ("preflight", "preflight.lazy", "preflight.lazy.patterns", "preflight.redact", "preflight_checks", "pynvml")
     strangers = [
         name
         for name in modules
-        if name not in ("preflight", "preflight.redact", "preflight_checks", "pynvml")
-        and not name.startswith(("preflight.node", "preflight_checks.probes", "reference_trainer"))
+        if name not in some and not name.startswith(("preflight.node", "preflight_checks.probes", "reference_trainer"))
     ]
     assert strangers == []
 

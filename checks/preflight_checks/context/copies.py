@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 
 from preflight.job import InputFile, Job
 from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
-from preflight.lazy_dataclass import dataclass
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.dataclasses import dataclass
+from preflight.lazy.patterns import lazy_pattern
 from preflight.outcome import Confidence, Evidence, Severity
 from preflight.recording import Facts, Fleet
 from preflight.request import Request, probe_name

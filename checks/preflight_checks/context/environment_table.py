@@ -9,7 +9,7 @@ import importlib.resources
 import sys
 from typing import Any
 
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.outcome import Severity
 
 

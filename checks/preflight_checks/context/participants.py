@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from preflight.job import Job
 from preflight.job.hostname import split_endpoint
 from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.outcome import Evidence, Severity
 from preflight.recording import Facts, Fleet
 from preflight.request import Request

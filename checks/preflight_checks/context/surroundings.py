@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from preflight.job import Claim, Job, Unresolved
 from preflight.judgement import Verdict, unknown
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.once import once
 from preflight.recording import Facts, Fleet, Observed, Unavailable
 from preflight.request import Request, probe_name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from preflight.job import Claim, Job, Known, Launch
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight_checks.demands import known_int
 
 #: Batch systems whose own daemons start mpirun's ranks, and whose batch script runs on the first node.

@@ -11,7 +11,7 @@ from typing import Literal
 
 from preflight.exhibit import Mark, Matrix
 from preflight.job import Job
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.matrix import Cell, Pair
 from preflight.recording import Facts, Fleet, Unavailable
 from preflight_checks.exhibits.telling import brief, many, short, thinned

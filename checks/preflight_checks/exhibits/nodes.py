@@ -7,7 +7,7 @@ from typing import Any
 
 from preflight.exhibit import Cell, Column, Table
 from preflight.job import Job
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.recording import Facts, Fleet, NodeRecord
 from preflight_checks.exhibits.telling import Told, brief, cells_of, equal, many, table, told_by
 from preflight_checks.host.host_memory import SHARE

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from preflight.exhibit import Bar, Bars, Layout, Piece, Place
 from preflight.job import Job
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.recording import Facts, Fleet
 from preflight_checks.demands import Endpoint, stand_ins
 from preflight_checks.exhibits.telling import many

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from preflight.exhibit import Cell, Column, Row, Table
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.recording import Facts, Fleet, Observed
 from preflight_checks.majority import split
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from preflight.job import Claim, Job
 from preflight.judgement import Verdict, failed, not_applicable, passed, unknown
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.outcome import Command, Confidence, Evidence, Severity
 from preflight.recording import Facts, Observed, Unavailable
 from preflight_checks.demands import fold, gpu_claims, known_text, largest, scopes

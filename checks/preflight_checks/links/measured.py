@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from preflight.job import Job
 from preflight.judgement import Verdict, not_applicable, unknown
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.matrix import Cell, Shape, shapes
 from preflight.outcome import Evidence
 from preflight.recording import Facts, Fleet, Observed

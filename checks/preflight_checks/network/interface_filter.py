@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from preflight.job import Job, Known
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.once import once
 from preflight_checks.demands import Filter, backends, filter_of, filters, literal, scopes
 from preflight_checks.probes.interfaces import Address, Interface

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from preflight.job import Claim, Job, Known
 from preflight.job.hostname import split_endpoint
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.once import once
 from preflight.recording import Facts, Observed
 from preflight_checks.demands import Filter, backends, filter_of, is_loopback, scopes

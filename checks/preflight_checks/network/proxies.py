@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from preflight.job import Claim, Job, Known
 from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.outcome import Command, Confidence, Evidence, Severity
 from preflight.recording import Facts, Fleet
 from preflight.request import Request, probe_name

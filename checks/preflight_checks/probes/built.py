@@ -7,7 +7,7 @@ import os
 import re
 import time
 
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.node.record import ANNOTATED
 from preflight_checks.probes.distributions import version_of
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import os
 
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.node.record import ANNOTATED, dataclass, field
 
 if ANNOTATED:

@@ -9,7 +9,7 @@ import os
 import re
 import sys
 
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.node.record import ANNOTATED
 
 if ANNOTATED:

@@ -6,8 +6,8 @@ import os
 import time
 from typing import Any, Dict, Iterable, List, Optional, Tuple
 
+from preflight.lazy.patterns import lazy_pattern
 from preflight.node import command
-from preflight.node.lazy_pattern import lazy_pattern
 from preflight.node.record import dataclass, field
 from preflight.node.wire import ProbeUnavailable
 

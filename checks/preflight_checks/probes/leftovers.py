@@ -7,8 +7,8 @@ import os
 import re
 import time
 
+from preflight.lazy.patterns import lazy_pattern
 from preflight.node.cheap import cheap
-from preflight.node.lazy_pattern import lazy_pattern
 from preflight.node.proc import PROC, RECENT_S, content, numbers, parse_stat, stat_lines, text
 from preflight.node.record import ANNOTATED, dataclass, field
 from preflight.redact import scrub

@@ -8,8 +8,8 @@ import glob
 import os
 import re
 
+from preflight.lazy.patterns import lazy_pattern
 from preflight.node import command
-from preflight.node.lazy_pattern import lazy_pattern
 from preflight.node.record import ANNOTATED, dataclass
 from preflight.node.wire import ProbeUnavailable
 from preflight_checks.probes.apart import apart

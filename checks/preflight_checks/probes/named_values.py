@@ -6,7 +6,7 @@ import json
 import os
 import re
 
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.node.record import ANNOTATED
 from preflight.redact import is_secret
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.node.record import ANNOTATED
 
 if ANNOTATED:

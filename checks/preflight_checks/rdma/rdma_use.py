@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from preflight.job import Claim, Job, Known
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.once import once
 from preflight.recording import Facts, Fleet
 from preflight_checks.demands import backends, scopes

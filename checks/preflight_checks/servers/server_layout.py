@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from preflight.job import Claim, Job, Known
 from preflight.job.hostname import split_endpoint
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.recording import Facts, Fleet
 from preflight_checks.context.surroundings import bare
 from preflight_checks.demands import Endpoint, deciding, known_int, named, scopes, server_endpoints

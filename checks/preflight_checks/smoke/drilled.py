@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from preflight.job import Job
 from preflight.judgement import Verdict
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.outcome import Severity, Status
 from preflight.recording import Drill, EventRecord, Facts, Fleet
 from preflight.request import Request

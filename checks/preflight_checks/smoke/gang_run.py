@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from preflight.culprit import Culprit, culprit, decision_time
 from preflight.gang import members_of
 from preflight.job import Claim
-from preflight.lazy_dataclass import dataclass
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.dataclasses import dataclass
+from preflight.lazy.patterns import lazy_pattern
 from preflight.outcome import Evidence
 from preflight.ranks import Member, views
 from preflight.recording import EventRecord, FactRecord, Facts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from preflight.job import Claim, Job
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight_checks.demands import deciding, known_int, scopes
 from reference_trainer.pipeline import refused
 from reference_trainer.pipeline_oracle import MOST_MICROBATCHES

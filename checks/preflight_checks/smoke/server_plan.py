@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from preflight.job import Claim, Job, alternatives
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.ranks import SPARE
 from preflight.recording import Facts, Fleet
 from preflight.request import Request, probe_name

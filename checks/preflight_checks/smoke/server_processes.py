@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from preflight.job import Claim, Job, Known, Scope
 from preflight.job.hostname import split_endpoint
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.recording import Facts, Fleet, Node
 from preflight_checks.context.surroundings import bare, set_by_job
 from preflight_checks.demands import deciding, known_int, known_text, named, names_value, one_machine, scopes

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from preflight.job import Job
 from preflight.judgement import Verdict, not_applicable, unknown
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.ranks import Member, replaced
 from preflight.recording import Facts, Fleet, Observed, Seen
 from preflight_checks.demands import fold

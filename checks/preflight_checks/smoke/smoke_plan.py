@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 
 from preflight.job import Claim, Job, Known
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.recording import Facts, Fleet, Node, Observed
 from preflight.request import Request, probe_name
 from preflight_checks.demands import (

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from preflight.job import Job
 from preflight.judgement import Verdict, not_applicable, unknown
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.recording import Facts, Fleet, Observed, Seen
 from preflight.request import probe_name
 from preflight_checks.demands import fold

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 
 from preflight.job import Job, Scope
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.outcome import Severity, Status
 from preflight.recording import Facts, Fleet
 from preflight_checks.context.copies import odd_sizes

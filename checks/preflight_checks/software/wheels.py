@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from preflight.job import Job
 from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.outcome import Confidence, Evidence, Severity
 from preflight.recording import Facts, Fleet, Observed
 from preflight_checks.demands import fold, gpu_claims

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from preflight.job import Claim, Job
-from preflight.lazy_dataclass import dataclass
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.dataclasses import dataclass
+from preflight.lazy.patterns import lazy_pattern
 from preflight.recording import Facts, Fleet, Unavailable
 from preflight.request import Request, probe_name
 from preflight_checks.probes.paths import PathState, path_state

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from preflight.job import Claim, Job, Known, Scope
 from preflight.judgement import Verdict, check, failed, not_applicable, passed, unknown
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.outcome import Confidence, Evidence, Severity
 from preflight.recording import Facts, Fleet, Observed
 from preflight.request import Request, probe_name

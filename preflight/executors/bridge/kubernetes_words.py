@@ -7,7 +7,7 @@ import re
 from typing import Any, Dict
 
 from preflight.executors.bridge.mux import Trouble
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 
 
 def api_trouble(to: str, status: int, body: str) -> Trouble:

@@ -6,7 +6,7 @@ import posixpath
 import re
 
 from preflight.job import WHOLE_JOB, Scope
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.sources.base import Reading, SourceFile, Tree
 
 _NAME = lazy_pattern(r"(?:.*\.)?(?:dockerfile|containerfile)|(?:dockerfile|containerfile)(?:[._-].*)?", re.IGNORECASE)

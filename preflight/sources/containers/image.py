@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import field, replace
 
 from preflight.job import Claim, Known, Scope, Strength, Unresolved, Value
-from preflight.lazy_dataclass import dataclass
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.dataclasses import dataclass
+from preflight.lazy.patterns import lazy_pattern
 from preflight.sources.base import Command, Reading, SourceFile, Tree
 from preflight.sources.comments import suppressions
 from preflight.sources.redaction import secrets_of, without_secrets

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from preflight.job import Plain, Value, lift
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 
 _AMOUNT = lazy_pattern(r"\s*([0-9]*\.?[0-9]+)\s*(m|k|K|Ki|M|Mi|G|Gi|T|Ti|P|Pi|E|Ei|[eE][+-]?[0-9]+)?\s*")
 _FACTORS = {"": 1.0, "m": 0.001}

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import field
 
 from preflight.job import Unresolved
-from preflight.lazy_dataclass import dataclass
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.dataclasses import dataclass
+from preflight.lazy.patterns import lazy_pattern
 from preflight.sources.base import Script, SourceFile, Tree
 from preflight.sources.shell.document import FileText, Hole, Lit, Piece, Place, Text
 from preflight.sources.shell.embedded import evaluate_words

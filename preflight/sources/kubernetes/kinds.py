@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from preflight.job import Known, Unresolved, Value, as_int, lift
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.sources.structured import Kind, Member, Node, value_of
 
 #: Kinds that exist to train; any other one is a job only where a container of it holds a launch line.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 from preflight.job import Known, Plain, Scope, Unresolved, Value, as_int, lift, one_of
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.sources.kubernetes.amounts import amount, cores, mebibytes, whole
 from preflight.sources.kubernetes.kinds import Role
 from preflight.sources.structured import Kind, Member, Node, NodeStating, value_of

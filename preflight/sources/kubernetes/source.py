@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from preflight.job import WHOLE_JOB, Note, NoteKind, Scope, Suppression
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.sources.base import Reading, SourceFile, Tree
 from preflight.sources.comments import suppressions
 from preflight.sources.kubernetes.kinds import GENERIC_KINDS, TRAINING_KINDS

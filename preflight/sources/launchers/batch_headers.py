@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 from preflight.job import Known, Span, Unresolved, Value
 from preflight.job.span import LONGEST_SNIPPET
-from preflight.lazy_dataclass import dataclass
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.dataclasses import dataclass
+from preflight.lazy.patterns import lazy_pattern
 from preflight.sources.base import SourceFile
 from preflight.sources.launchers.slurm import Asked
 

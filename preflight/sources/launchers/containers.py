@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from preflight.job import Claim, Known, Plain, Scope, Span, Strength, Unresolved, Value, lift
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.sources.base import Command, Word
 from preflight.sources.launchers.options import Given, Scanned, head, text_of
 from preflight.sources.launchers.stating import Stating

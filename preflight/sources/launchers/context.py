@@ -6,7 +6,7 @@ import posixpath
 from collections.abc import Mapping
 
 from preflight.job import Claim, Known, Reference, Scope, Strength, Unresolved, Value, lift
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.redact import HIDDEN, is_secret
 from preflight.sources.base import Command, LaunchLine, Tree, Variable, Word
 from preflight.sources.launchers import mpi, slurm

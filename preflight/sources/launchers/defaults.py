@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Callable, Sequence
 
 from preflight.job import Known, Unresolved, Value
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.sources.base import Word
 
 #: How the shell reader says it (preflight/sources/shell/parameters.py).

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from preflight.job import WHOLE_JOB, Claim, Known, Reference, Strength, Unresolved
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.sources.base import Command, Reading, Tree, Word
 from preflight.sources.launchers.options import head, text_of
 from preflight.sources.launchers.programs import is_python

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from preflight.job import Known, Plain, Reference, Strength, Unresolved, Value, as_int, lift
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.sources.base import LaunchLine, Tree, Word
 from preflight.sources.launchers.options import Given, Option, Scanned, Table, generated, table, text_of, texts
 from preflight.sources.launchers.paths import paths_of, relative

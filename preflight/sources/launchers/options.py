@@ -11,7 +11,7 @@ from dataclasses import field
 
 from preflight.job import Known, OneOf, Span, Unresolved, Value, alternatives, lift
 from preflight.job.symbols import affixed
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.sources.base import NO_VALUE, Word
 from preflight.tables.row import Generated
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from preflight.job import Claim, Known, Span, alternatives
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.sources.base import Command, Variable
 
 #: `$NAME`, `${NAME}` and `${NAME:-default}`; anything else is computed, and no single place gives the value.

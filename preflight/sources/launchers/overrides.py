@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 
 from preflight.job import Known, Plain, Relation, Unresolved, Value, as_int, lift
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.sources.base import LaunchLine, Word
 from preflight.sources.launchers.options import Given, glue, head, joined
 from preflight.sources.launchers.programs import is_python

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from preflight.job import Claim, Known, as_int
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.sources.base import LaunchLine, Word
 from preflight.sources.launchers.options import Given, scan, table
 from preflight.sources.launchers.stating import Stating, as_text

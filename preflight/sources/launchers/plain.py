@@ -7,7 +7,7 @@ variable by name is looked at.
 from __future__ import annotations
 
 from preflight.job import Known, Reference
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.sources.base import Command, LaunchLine, Reading, SourceFile, Tree
 from preflight.sources.launchers.options import text_of
 from preflight.sources.launchers.paths import relative

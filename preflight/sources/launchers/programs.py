@@ -6,8 +6,8 @@ import posixpath
 import re
 from collections.abc import Sequence
 
-from preflight.lazy_dataclass import dataclass
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.dataclasses import dataclass
+from preflight.lazy.patterns import lazy_pattern
 from preflight.sources.base import Word
 from preflight.sources.launchers.options import head, text_of
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from preflight.job import Claim, Known, Note, NoteKind, Scope, Span
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.sources.base import Command, LauncherReader, LaunchLine, Reading, Tree, Variable, Word
 from preflight.sources.launchers import slurm
 from preflight.sources.launchers.accelerate import AccelerateReader

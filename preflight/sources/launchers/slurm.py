@@ -25,7 +25,7 @@ from preflight.job import (
     one_of,
 )
 from preflight.job.hostlist import expand_hosts
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.sources.base import Directive
 from preflight.sources.launchers.options import Given, table
 from preflight.sources.launchers.stating import Stating

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from preflight.job import Known, Places, Plain, Strength, Unresolved, Value, as_int, lift
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.sources.base import Directive, SourceFile
 from preflight.sources.launchers import slurm
 from preflight.sources.launchers.stating import Stating, as_text

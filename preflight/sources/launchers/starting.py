@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from preflight.job import Claim, Launch, Reference, one_of
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.sources.base import LaunchLine, SourceFile, Tree, Word
 from preflight.sources.launchers.arguments import argument_claims
 from preflight.sources.launchers.options import head, text_of

@@ -23,8 +23,8 @@ from preflight.job import (
     lift,
     one_of,
 )
-from preflight.lazy_dataclass import dataclass
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.dataclasses import dataclass
+from preflight.lazy.patterns import lazy_pattern
 from preflight.sources.base import Variable
 from preflight.sources.launchers.options import Given, Scanned, glue, pieces_of, split_last
 from preflight.tables.row import Generated

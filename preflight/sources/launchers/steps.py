@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from preflight.job import Claim, Known, Relation, Scope, Strength, Unresolved, Value, alternatives, as_int, lift
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.sources.base import Command, Variable
 from preflight.sources.launchers import slurm
 from preflight.sources.launchers.options import joined, text_of

@@ -6,7 +6,7 @@ numactl, Nsight Systems 2024, conda 24, uv 0.5.
 
 from __future__ import annotations
 
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.sources.launchers import mpi, slurm
 from preflight.sources.launchers.options import Table, table
 

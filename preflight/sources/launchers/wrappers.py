@@ -9,8 +9,8 @@ import posixpath
 from collections.abc import Callable, Sequence
 
 from preflight.job import Known, Unresolved
-from preflight.lazy_dataclass import dataclass
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.dataclasses import dataclass
+from preflight.lazy.patterns import lazy_pattern
 from preflight.sources.base import Command, Variable, Word
 from preflight.sources.launchers.options import Given, Scanned, glue, head, scan, text_of
 from preflight.sources.launchers.programs import is_python

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.sources.python.module import Module
 from preflight.sources.python.outline import dotted
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from dataclasses import field
 
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 
 #: Nodes that open a scope of their own.
 SCOPES: tuple[type[ast.AST], ...] = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)

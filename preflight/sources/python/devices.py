@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 
 from preflight.job import Claim, Known, Unresolved, Value, alternatives
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.sources.python.module import Module, argument, last, value_of
 from preflight.sources.python.ranks import is_local, is_rank, variable_read
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import TypeAlias
 
 from preflight.job import Claim
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.sources.python.collectives import COLLECTIVES, is_collective
 from preflight.sources.python.module import Module, last
 from preflight.sources.python.outline import Function, dotted, end_of

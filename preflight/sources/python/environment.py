@@ -14,7 +14,7 @@ from dataclasses import replace
 from preflight.job import Claim, Strength, Unresolved, Value, alternatives, lift
 from preflight.job.quantities import ENVIRONMENT_PREFIX
 from preflight.job.value import Plain
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.redact import HIDDEN, is_secret, scrub
 from preflight.sources.python.module import Module
 

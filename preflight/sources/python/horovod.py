@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from preflight.job import Claim
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.sources.python.module import Module, last
 
 _OPTIMIZERS = ("DistributedOptimizer", "DistributedGradientTape", "DistributedAdasumOptimizer", "DistributedTrainer")

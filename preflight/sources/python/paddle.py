@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from preflight.job import Claim, Known, Relation, Strength, Unresolved, Value, alternatives, lift
 from preflight.job.value import Plain
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.sources.python import paddle_fluid, paddle_layers, paddle_static, paddle_strategy
 from preflight.sources.python.module import Module, argument, is_none, last, value_of
 

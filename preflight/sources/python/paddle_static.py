@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from preflight.job import Claim, Known
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.sources.python.attributes import enclosing
 from preflight.sources.python.module import Module, argument, last, value_of
 from preflight.sources.python.outline import dotted

@@ -10,7 +10,7 @@ import ast
 from bisect import bisect_right
 
 from preflight.job.span import LONGEST_SNIPPET, Span
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 
 _LINE_FEED = lazy_pattern(r"\n")
 _LINE_END = lazy_pattern(r"\r\n|\r|\n")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from preflight.job import Claim, Known, Relation, Unresolved, Value, alternatives, lift, one_of
 from preflight.job.hostname import split_endpoint
 from preflight.job.value import Plain
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.sources.python.module import Module, argument, is_none, last, value_of
 from preflight.sources.python.ranks import Who
 from preflight.sources.python.standing import ranks_of

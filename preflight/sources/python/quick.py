@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 
 from preflight.job.span import LONGEST_SNIPPET, Span
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.redact import scrub
 
 #: A bound on what stands between the brackets, so that one that is never closed costs little.

@@ -10,7 +10,7 @@ import ast
 import enum
 import re
 
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.sources.python.module import Module, argument, value_of
 from preflight.sources.python.outline import Function, end_of
 

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from preflight.job import Claim
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.sources.python.module import Module
 from preflight.sources.python.ranks import variable_read
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 
 from preflight.job import Claim
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.sources.python.module import Module, last
 
 _RANK = lazy_pattern(r"(?:^|_)rank(?:$|_)|^(?:rank|RANK)$|rank$", re.IGNORECASE)

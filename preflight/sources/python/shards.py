@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 
 from preflight.job import Claim, Known, Unresolved
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.sources.python.module import Module, last
 from preflight.sources.python.outline import Function, end_of
 from preflight.sources.python.ranks import is_rank

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from preflight.job import Claim
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.sources.python.module import Module, argument, is_none, value_of
 from preflight.sources.python.outline import end_of
 

@@ -6,8 +6,8 @@ import ast
 import functools
 import re
 
-from preflight.lazy_dataclass import dataclass
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.dataclasses import dataclass
+from preflight.lazy.patterns import lazy_pattern
 from preflight.sources.python.module import Module
 from preflight.sources.python.outline import Function, end_of
 from preflight.sources.python.ranks import ORDER, Who, audience, complement

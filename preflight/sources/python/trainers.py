@@ -10,7 +10,7 @@ import ast
 from collections.abc import Iterator
 
 from preflight.job import Claim, Known, Plain, Relation, Unresolved, Value, alternatives, lift
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.sources.python.module import Module, argument, last, value_of
 from preflight.sources.trainer_settings import PRECISIONS, SETTINGS, precision_of
 

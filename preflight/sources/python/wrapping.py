@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from preflight.job import Claim, Known, Value, lift
 from preflight.job.value import Plain
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.sources.python.module import Module, argument, last, value_of
 from preflight.sources.python.outline import dotted
 

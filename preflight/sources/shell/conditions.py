@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.sources.shell import expand, patterns
 from preflight.sources.shell.document import Document, Text
 from preflight.sources.shell.machine import Machine

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.sources.shell import arithmetic, expand
 from preflight.sources.shell.document import Document, Place, Text
 from preflight.sources.shell.lookup import look_up

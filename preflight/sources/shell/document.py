@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from preflight.job import Span
 from preflight.job.span import LONGEST_SNIPPET
-from preflight.lazy_dataclass import dataclass
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.dataclasses import dataclass
+from preflight.lazy.patterns import lazy_pattern
 
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from preflight.job import Known, NoteKind, OneOf, Unresolved
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.sources.base import Script, SourceFile, Tree, Variable, Word
 from preflight.sources.shell import control, slurm
 from preflight.sources.shell.document import Alt, Document, Lit, Place, Text

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.sources.shell import arithmetic, parameters, substitution
 from preflight.sources.shell.document import Document, Hole, Lit, Piece, Place, Text
 from preflight.sources.shell.machine import DEEPEST_EXPANSION, Machine

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from preflight.job.symbols import Symbol
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.sources.shell.text import is_count
 
 _FIRST_LINE = lazy_pattern(r"(-n ?1|-1|--lines=1|-n1)$")

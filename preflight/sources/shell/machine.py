@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import field
 
 from preflight.job import Note, NoteKind, Reference
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.sources.base import Command, Directive, SourceFile, Tree, Word, WrittenFile
 from preflight.sources.shell.document import Document, Place
 from preflight.sources.shell.state import State

@@ -6,7 +6,7 @@ import posixpath
 import re
 from collections.abc import Callable, Sequence
 
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 
 _CONVERSION = lazy_pattern(r"%(%|0?\d{0,3}[sd])")
 _LONGEST_SEQUENCE = 2_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from preflight.job import Claim, Known, Places, Scope, Strength
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.sources.base import SourceFile
 
 _READ = lazy_pattern(r"\$\{?(SLURM_[A-Z0-9_]+)")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from preflight.job import Claim, Known, Places, Scope, Unresolved
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.sources.base import SourceFile
 
 #: A letter, then what might have been meant as a name, with a sign in it that no name has.

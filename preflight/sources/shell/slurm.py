@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from preflight.lazy_dataclass import dataclass
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.dataclasses import dataclass
+from preflight.lazy.patterns import lazy_pattern
 from preflight.sources.base import Directive
 from preflight.sources.shell.document import GAP, Document
 from preflight.sources.shell.text import is_count, spelling_of

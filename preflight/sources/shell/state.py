@@ -8,7 +8,7 @@ from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from preflight.job import Known, Unresolved, Value
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.sources.base import Variable
 from preflight.sources.shell.document import Document, Hole, Place, Text
 from preflight.sources.shell.text import (

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from preflight.job import Known, OneOf, Unresolved, Value
 from preflight.job.value import MOST_ALTERNATIVES
-from preflight.lazy_dataclass import dataclass
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.dataclasses import dataclass
+from preflight.lazy.patterns import lazy_pattern
 from preflight.sources.shell.document import Alt, Hole, Lit, Piece, Place, Text, cover
 
 #: Characters of one value; longer ones become a hole.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import field
 
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.sources.base import Command
 from preflight.sources.shell.document import Document
 from preflight.sources.shell.text import Field

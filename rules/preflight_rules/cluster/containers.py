@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from preflight.job import Claim, Job, Launch, Scope, Unresolved
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.outcome import Confidence, Severity
 from preflight_rules.reading import certainly_several, job_value, nodes_spanned, numbers, placed, quoted, spoken, texts
 

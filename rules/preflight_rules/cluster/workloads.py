@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from preflight.job import Claim, Job, Known, Relation, Scope, Unresolved, Value, lift, strongest
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight_rules.reading import job_value, numbers
 
 #: Kubeflow's kinds: their operator waits for all pods, and their users work in profile namespaces.

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from preflight.job import Claim, Job, Launch
 from preflight.judgement import Verdict, failed, mend, not_applicable, passed, reworded, rule, unknown
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.outcome import Confidence, Fix, Severity
 from preflight_rules.reading import (
     certainly_one,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from preflight.job import Claim, Job, Launch, Scope
 from preflight.judgement import Verdict, failed, mend, not_applicable, passed, reworded, rule, unknown
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.outcome import Confidence, Severity
 from preflight_rules.meeting.interfaces import filters, names
 from preflight_rules.reading import nodes_spanned, numbers, placed, quoted, subjects, texts, undecided

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from preflight.job import Claim, Job, Launch, Relation, Strength, Value, strongest
 from preflight.job.symbols import Symbol, symbols_in
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.outcome import Severity
 from preflight_rules.reading import (
     AGENT_LAUNCHERS,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from preflight.job import Job, Launch
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.outcome import Confidence, Severity
 from preflight_rules.paddle.fleet import once, started_by_hand
 from preflight_rules.reading import deciding, job_value, numbers, placed, quoted, subjects, texts, undecided

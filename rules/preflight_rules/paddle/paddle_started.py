@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from preflight.job import Claim, Job, Known, Launch
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.outcome import Confidence, Severity
 from preflight_rules.paddle.paddle_ps import endpoints
 from preflight_rules.reading import (

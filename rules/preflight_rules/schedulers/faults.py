@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from preflight.job import UNSEEN, Claim, Job, Known, OneOf, Unresolved
 from preflight.judgement import Verdict, failed, mend, not_applicable, passed, reworded, rule, unknown
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.outcome import Confidence, Severity
 from preflight_rules.reading import counted, job_value, numbers, quoted, texts, undecided, where
 from preflight_rules.schedulers.steps import steps

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from preflight.job import Claim, Job, Scope
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.outcome import Confidence, Severity
 from preflight_rules.reading import counted, job_value, numbers, placed, quoted, texts, undecided
 from preflight_rules.schedulers.steps import steps

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from preflight.job import Claim, Job, Known, Launch, Scope
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight_rules.reading import job_value, numbers
 
 #: What a step may start without training anything: a look at the nodes, or a small chore.

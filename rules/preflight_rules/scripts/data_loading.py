@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from preflight.job import Claim, Job, Unresolved
 from preflight.judgement import Verdict, failed, mend, not_applicable, passed, reworded, rule, unknown
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.outcome import Confidence, Severity
 from preflight_rules.reading import (
     distinct,

@@ -8,7 +8,7 @@ from typing import Any
 
 from preflight.job import Claim, Job, Unresolved
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.outcome import Severity
 from preflight_rules.reading import quoted, subjects
 

@@ -6,8 +6,8 @@ import functools
 import re
 
 from preflight.job import Claim, Job, Scope
-from preflight.lazy_dataclass import dataclass
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.dataclasses import dataclass
+from preflight.lazy.patterns import lazy_pattern
 from preflight_rules.reading import texts
 from preflight_rules.tables import gpu_rows
 

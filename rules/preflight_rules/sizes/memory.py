@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 from preflight.job import Claim, Job, Launch, Scope, Unresolved
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight.lazy_dataclass import dataclass
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.dataclasses import dataclass
+from preflight.lazy.patterns import lazy_pattern
 from preflight.outcome import Confidence, Severity
 from preflight_rules.reading import job_value, numbers, placed, quoted, ranks_started, subjects, texts, undecided
 from preflight_rules.sizes.hardware import gpu_of, largest_memory_gib

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from preflight.job import Claim, Job, Launch, Scope
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.outcome import Severity
 from preflight_rules.reading import job_value, numbers, placed, quoted, subjects, undecided
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from preflight.job import Claim, Job
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.outcome import Confidence, Severity
 from preflight_rules.reading import distinct, numbers, placed, quoted, ranks_started, undecided
 from preflight_rules.sizes.parallel_sizes import Setup, setups

@@ -7,8 +7,8 @@ numbers does not fit.
 from __future__ import annotations
 
 from preflight.job import Claim, Job, Known, Scope
-from preflight.lazy_dataclass import dataclass
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.dataclasses import dataclass
+from preflight.lazy.patterns import lazy_pattern
 from preflight_rules.reading import job_value, numbers, texts
 
 GIB = 1024**3

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from preflight.job import WHOLE_JOB, Claim, Job, Launch, Relation, strongest
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule, unknown
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.outcome import Severity
 from preflight_rules.reading import (
     counted,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from preflight.job import Job
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.outcome import Severity
 from preflight_rules.reading import certainly_several, job_value, numbers, quoted, subjects, texts, undecided
 from preflight_rules.starting.gpus import processes

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from preflight.job import Claim, Job, Launch
 from preflight.judgement import Verdict, failed, not_applicable, passed, rule
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy.patterns import lazy_pattern
 from preflight.outcome import Severity
 from preflight_rules.reading import job_value, numbers, quoted, texts, undecided
 

@@ -6,7 +6,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.reporters.html.drawing.colors import LEVELS
 from preflight.reporters.html.drawing.numbers import between
 

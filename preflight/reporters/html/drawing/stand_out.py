@@ -7,7 +7,7 @@ from dataclasses import field
 from statistics import median
 
 from preflight.exhibit import Mark, Matrix
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 from preflight.reporters.clean import fold_nodes
 from preflight.reporters.html.drawing.numbers import told
 from preflight.reporters.html.drawing.table import cell_view, is_known

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from preflight.lazy_dataclass import dataclass
+from preflight.lazy.dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ import re
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, AnyStr, Pattern
+    from re import Pattern
+    from typing import Any, AnyStr
 
 
 class _Later:
@@ -26,7 +27,7 @@ class _Later:
         return found
 
     def __repr__(self) -> str:
-        return "lazy_pattern(%r)" % (self._given[0],)
+        return f"lazy_pattern({self._given[0]!r})"
 
 
 def lazy_pattern(text: AnyStr, flags: int = 0) -> Pattern[AnyStr]:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import pytest
 from pydantic import TypeAdapter
 
-from preflight import lazy_dataclass
+from preflight.lazy import dataclasses as lazy
 
 
 def made(dataclass: Any) -> types.SimpleNamespace:
@@ -118,7 +118,7 @@ def made(dataclass: Any) -> types.SimpleNamespace:
     return types.SimpleNamespace(**{k: v for k, v in locals().items() if isinstance(v, type)})
 
 
-THEIRS, OURS = made(dataclasses.dataclass), made(lazy_dataclass.dataclass)
+THEIRS, OURS = made(dataclasses.dataclass), made(lazy.dataclass)
 
 #: Values for an instance of a class, and others.
 GIVEN: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
@@ -210,7 +210,7 @@ def test_a_class_looks_like_the_library_s(name: str) -> None:
 
 def test_once_written_a_method_is_what_the_library_would_have_written() -> None:
     for name in ("Plain", "Derived", "Open", "Named", "Mixed"):
-        theirs, ours = getattr(THEIRS, name), getattr(made(lazy_dataclass.dataclass), name)
+        theirs, ours = getattr(THEIRS, name), getattr(made(lazy.dataclass), name)
         assert "values" in inspect.signature(ours).parameters
         told(lambda ours=ours: ours())  # type: ignore[misc]
         of_theirs, of_ours = (list(inspect.signature(cls).parameters.values()) for cls in (theirs, ours))
@@ -241,7 +241,7 @@ def test_an_instance_that_holds_itself_can_be_shown() -> None:
 
 
 def test_a_frozen_class_must_not_say_how_it_is_changed() -> None:
-    for dataclass in (dataclasses.dataclass, lazy_dataclass.dataclass):
+    for dataclass in (dataclasses.dataclass, lazy.dataclass):
         with pytest.raises(TypeError, match="__setattr__"):
 
             @dataclass(frozen=True)

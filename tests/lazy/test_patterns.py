@@ -12,8 +12,8 @@ import preflight
 import preflight_checks
 import preflight_rules
 import reference_trainer
-from preflight.node import lazy_pattern as module
-from preflight.node.lazy_pattern import lazy_pattern
+from preflight.lazy import patterns as module
+from preflight.lazy.patterns import lazy_pattern
 
 
 def test_it_is_compiled_at_the_first_use(monkeypatch: pytest.MonkeyPatch) -> None:
