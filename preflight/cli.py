@@ -304,7 +304,7 @@ def _with_stdin(paths: tuple[Path, ...], chosen: dict[str, Any]) -> tuple[tuple[
         return paths, {}
     if chosen["fix"] or chosen["diff"]:
         raise click.UsageError("--fix and --diff edit files, and standard input is none")
-    from preflight.assemble import STDIN
+    from preflight.gathering import STDIN
 
     name = name or Path(STDIN)
     if name.is_dir():

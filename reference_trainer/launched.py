@@ -6,7 +6,6 @@ import re
 import socket
 from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple
 
-from preflight.lazy.patterns import lazy_pattern
 from preflight.node.record import dataclass
 
 
@@ -92,7 +91,7 @@ LAUNCHERS = (
 _ACCELERATE = "ACCELERATE_MIXED_PRECISION"
 #: Where nothing names a port; torch's own default (torch/distributed/run.py).
 DEFAULT_PORT = 29500
-_HOSTS = lazy_pattern(r"([^,\[]+)(?:\[([^\]]*)\])?")
+_HOSTS = re.compile(r"([^,\[]+)(?:\[([^\]]*)\])?")
 
 
 class NotLaunched(Exception):

@@ -9,22 +9,22 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import tempfile
 from typing import Dict, List, MutableMapping, Optional, Tuple
 
-from preflight.lazy.patterns import lazy_pattern
 from preflight.node.record import dataclass, field
 
-_VERSION = lazy_pattern(r"NCCL version (\d[\w.]*)")
-_USING = lazy_pattern(r"NET/(\w+) : Using (\[0\].*)")
-_DEVICE = lazy_pattern(r"([\w.@-]+):(\d+)/(IB|RoCE)")
-_ADDRESS = lazy_pattern(r"\[\d+\]([^:\s\[\]]+):")
-_BOOTSTRAP = lazy_pattern(r"Bootstrap ?: Using (?:\[0\])?([^:\s]+):")
-_NETWORK = lazy_pattern(r"Using network ([^\r\n]+)")
-_ASSIGNED = lazy_pattern(r"Assigned NET plugin ([^\r\n]+?) to comm")
-_VIA = lazy_pattern(r"(?:Channel|Ring) \d[\d/]* : \d+\[\w+\] -> \d+\[\w+\].* via (\S+)")
-_DIRECT = lazy_pattern(r"GPU Direct RDMA (Enabled|Disabled) for HCA")
-_WARNING = lazy_pattern(r"NCCL WARN (.*)")
+_VERSION = re.compile(r"NCCL version (\d[\w.]*)")
+_USING = re.compile(r"NET/(\w+) : Using (\[0\].*)")
+_DEVICE = re.compile(r"([\w.@-]+):(\d+)/(IB|RoCE)")
+_ADDRESS = re.compile(r"\[\d+\]([^:\s\[\]]+):")
+_BOOTSTRAP = re.compile(r"Bootstrap ?: Using (?:\[0\])?([^:\s]+):")
+_NETWORK = re.compile(r"Using network ([^\r\n]+)")
+_ASSIGNED = re.compile(r"Assigned NET plugin ([^\r\n]+?) to comm")
+_VIA = re.compile(r"(?:Channel|Ring) \d[\d/]* : \d+\[\w+\] -> \d+\[\w+\].* via (\S+)")
+_DIRECT = re.compile(r"GPU Direct RDMA (Enabled|Disabled) for HCA")
+_WARNING = re.compile(r"NCCL WARN (.*)")
 _MOST_WARNINGS, _LONGEST = 5, 200
 
 

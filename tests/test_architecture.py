@@ -18,7 +18,7 @@ ABOVE = {
     "preflight/sources": r"preflight\.(?!job\b|lazy\b|sources\b|tables\b|redact\b)",
     "preflight/lazy": r"preflight\.|preflight_checks|preflight_rules|reference_trainer",
     "preflight/tables": r"preflight\.(?!job\b|lazy\b|tables\b)",
-    "preflight/node": r"preflight\.(?!lazy\.patterns\b|node\b)",
+    "preflight/node": r"preflight\.(?!node\b)",
     # How code is packed for another process is the same for agents and bridges.
     "preflight/executors": r"preflight\.(?!executors\b|bundle\b|errors\b|job\b|lazy\b|node\b|recording\b|saved\b|"
     r"sources\b)",
@@ -26,7 +26,7 @@ ABOVE = {
     "rules/preflight_rules": r"preflight\.(?!job\b|judgement\b|lazy\b|outcome\b|tables\b)|preflight_checks|"
     r"reference_trainer\.(?!ps\.sharding\b)",
     "checks/preflight_checks/probes": r"preflight\.(?!lazy\.patterns\b|node\b|redact\b)|preflight_checks\.(?!probes\b)",
-    "reference_trainer": r"preflight\.(?!lazy\.patterns\b|node\b)|preflight_checks|preflight_rules",
+    "reference_trainer": r"preflight\.(?!node\b)|preflight_checks|preflight_rules",
 }
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
 from contextlib import suppress
 
-from preflight.lazy.patterns import lazy_pattern
 from preflight.node import bootstrap, child, process
 from preflight.node.wire import Ask, Context, Failed, FrameReader
 
@@ -34,7 +34,7 @@ esac
 shift
 exec "$l" "$@"
 """
-_FRAME = lazy_pattern(r'^  File "(.*)", line (\d+) in (.*)$')
+_FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
 
 
 class Running:

@@ -10,7 +10,7 @@ from preflight.node.record import replace
 from reference_trainer import oracle
 from reference_trainer.oracle import LEARNING_RATE, Mismatch
 from reference_trainer.ps import clocks, settings, store, tasks
-from reference_trainer.ps.channel import Channel
+from reference_trainer.ps.channel import Channel, PeerError
 from reference_trainer.ps.clocks import Clocks, Ended
 from reference_trainer.ps.drills import Drill
 from reference_trainer.ps.exact import Exact
@@ -51,6 +51,10 @@ class Guest:
         """`worker 1 (node-b, process 4711)`."""
         who = "worker %d" % self.index if self.index >= 0 else "a spare worker"
         return "%s (%s, process %d)" % (who, self.host, self.pid)
+
+    def confused(self, did: str) -> PeerError:
+        """What it did is against the protocol."""
+        return PeerError("confused", self.channel.peer, "%s %s" % (self.name(), did))
 
     def seen(self) -> WorkerSeen:
         """For the report."""

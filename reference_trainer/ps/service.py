@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Optional, Sequence
+from typing import Sequence
 
 from reference_trainer.ps import clocks, frames, places, settings
 from reference_trainer.ps.answers import Answer
@@ -12,6 +12,7 @@ from reference_trainer.ps.clocks import Ended
 from reference_trainer.ps.frames import Header
 from reference_trainer.ps.hosting import Guest, Hosting
 from reference_trainer.ps.memory import Numbers
+from reference_trainer.ps.parts import Parts
 from reference_trainer.ps.plan import Shard
 from reference_trainer.ps.turns import LARGE_BYTES, Apart
 
@@ -34,7 +35,6 @@ class Service:
         self._channel = guest.channel
         self._tables = len(host.told.plan.tables)
         self._shards = host.told.plan.shards[host.told.index]
-        self._parts = max(1, self._tables + len(self._shards))
         told = host.told
         self._widths = [table.width for table in told.plan.tables]
         self._capacities = [told.capacity(told.index, table) for table in range(self._tables)]
@@ -46,10 +46,9 @@ class Service:
         self._channel.turn = host.turn
         #: Around waits, and around what is large: the others go on meanwhile.
         self._apart = Apart(host.turn)
+        self._parts = Parts(host, guest, self._apart)
         self._answer = Answer(host, guest, self._apart)
         self._scrap = memoryview(bytearray(_SCRAP_BYTES))
-        #: Parts before these were applied for the worker whose place this one took: (clock, parts).
-        self._done_before = (-1, 0)
 
     def run(self) -> None:
         """Answer until the end. What goes wrong is told to the worker and kept for everybody."""
@@ -128,7 +127,7 @@ class Service:
             self._refuse_payload(header)
             self._guest.left = True
         else:
-            raise self._confused("sent %s" % header.name)
+            raise self._guest.confused("sent %s" % header.name)
         self._guest.busy_since = 0.0
         host.moved()
 
@@ -141,10 +140,10 @@ class Service:
     def _push(self, header: Header) -> None:
         host = self._host
         if header.shard >= max(1, len(self._shards)):
-            raise self._confused("pushed shard %d of %d" % (header.shard, len(self._shards)))
+            raise self._guest.confused("pushed shard %d of %d" % (header.shard, len(self._shards)))
         expected = self._shards[header.shard].bytes if self._shards else 0
         if header.bytes != expected:
-            raise self._confused("pushed %d bytes for a shard of %d" % (header.bytes, expected))
+            raise self._guest.confused("pushed %d bytes for a shard of %d" % (header.bytes, expected))
         part = self._tables + header.shard
         if self._begins(header, part):
             slot = host.slots[self._worker()]
@@ -191,7 +190,9 @@ class Service:
         width = self._widths[table]
         same = header.flags & frames.SAME_ROWS
         if header.bytes != header.count * (4 * width + (0 if same else 8)):
-            raise self._confused("updated %d rows of %d numbers with %d bytes" % (header.count, width, header.bytes))
+            raise self._guest.confused(
+                "updated %d rows of %d numbers with %d bytes" % (header.count, width, header.bytes)
+            )
         if self._begins(header, table):
             slot = host.slots[self._worker()]
             slot.held[table] = 0
@@ -200,7 +201,7 @@ class Service:
             elif header.count == slot.asked[table]:
                 slot.hold_looked_up(table)
             else:
-                raise self._confused("updated %d rows that it had not looked up" % header.count)
+                raise self._guest.confused("updated %d rows that it had not looked up" % header.count)
             self._channel.take(slot.row_numbers[table].bytes_of(0, header.count * width))
             slot.held[table] = header.count
             if not same:
@@ -212,36 +213,17 @@ class Service:
 
     def _begins(self, header: Header, part: int) -> bool:
         """Whether this part of a push is to be taken; otherwise its payload is read and dropped."""
-        host, worker = self._host, self._worker()
-        state = host.clocks
+        self._worker()
         self._look()
         if header.clock >= self._rounds:
-            raise self._confused("sent push %d; there are %d" % (header.clock, self._rounds))
-        if header.clock < state.clock[worker]:
-            if part == 0 or part == self._parts - 1:
-                self._note(header.clock, "came twice; the second was not applied", part)
-            return self._drop(header)
-        if header.clock > state.clock[worker]:
-            self._skip_to(header.clock)
-        if self._sync:
-            with self._apart:
-                self._guest.waited_s += state.await_room(worker, header.clock, self._tell)
-        if part < state.parts[worker]:
-            if self._done_before[0] != header.clock or part >= self._done_before[1]:
-                self._note(header.clock, "came twice; the second was not applied", part)
-            return self._drop(header)
-        if part > state.parts[worker]:
-            self._lacking(header.clock, part)
-        return True
+            raise self._guest.confused("sent push %d; there are %d" % (header.clock, self._rounds))
+        return self._parts.is_due(header.clock, part) or self._drop(header)
 
     def _finished(self, header: Header, part: int) -> None:
-        state, worker = self._host.clocks, self._worker()
-        state.parts[worker] = part + 1
-        if header.flags & frames.LAST:
-            self._guest.pushes += 1
-            state.pushed(worker, header.clock)
-            if self._host.drill.kind:
-                self._after_push(header.clock)
+        last = bool(header.flags & frames.LAST)
+        self._parts.done(header.clock, part, last=last)
+        if last and self._host.drill.kind:
+            self._after_push(header.clock)
 
     def _after_push(self, clock: int) -> None:
         host = self._host
@@ -257,51 +239,9 @@ class Service:
         twice = host.drill.kind and host.drill.due("double", host.clocks.phase, header.clock)
         return 2.0 * self._factor if twice else self._factor
 
-    def _lacking(self, clock: int, part: int) -> None:
-        """Parts before `part` never came: note them, and let them count for nothing."""
-        host, worker = self._host, self._worker()
-        for missing in range(host.clocks.parts[worker], part):
-            self._note(clock, "never came", missing)
-            self._clear(missing)
-        host.clocks.parts[worker] = max(host.clocks.parts[worker], part)
-
-    def _skip_to(self, clock: int) -> None:
-        """The worker is at `clock` although not all of its pushes before came: note them, so that nobody waits."""
-        host, worker = self._host, self._worker()
-        if clock > host.told.rounds(host.steps):
-            raise self._confused("is at clock %d; there are %d pushes" % (clock, host.told.rounds(host.steps)))
-        while host.clocks.clock[worker] < clock:
-            now = host.clocks.clock[worker]
-            with self._apart:
-                self._guest.waited_s += host.clocks.await_room(worker, now, self._tell)
-            if host.clocks.parts[worker] == 0:
-                self._note(now, "never came")
-                for part in range(self._parts):
-                    self._clear(part)
-            else:
-                self._lacking(now, self._parts)
-            host.clocks.pushed(worker, now)
-
-    def _clear(self, part: int) -> None:
-        slot = self._host.slots[self._worker()]
-        if part < self._tables:
-            slot.held[part] = 0
-        elif part - self._tables < len(self._shards):
-            slot.part(self._shards[part - self._tables]).zero_()
-
-    def _note(self, clock: int, what: str, part: Optional[int] = None) -> None:
-        host = self._host
-        phase = "exact" if host.clocks.phase <= settings.EXACT_READ else "training"
-        of = ""
-        if part is not None and part < self._tables:
-            of = ", rows of table %s," % host.told.plan.tables[part].name
-        elif part is not None and self._shards:
-            of = ", shard %d," % (part - self._tables)
-        told = "push %d of worker %d to server %d (%s phase)%s %s"
-        host.clocks.note(told % (clock, self._guest.index, host.told.index, phase, of, what))
-
     def _pull(self, clock: int) -> None:
-        self._arrived_at(clock)
+        self._worker()
+        self._parts.arrived_at(clock)
         self._guest.pulls += 1
         if not self._answer.begun and self._host.clocks.phase in (settings.EXACT, settings.TRAINING):
             self._await_read(clock)
@@ -312,7 +252,7 @@ class Service:
         table = header.shard
         self._check_table(table, header)
         if header.bytes != header.count * 8:
-            raise self._confused("looked up %d rows with %d bytes" % (header.count, header.bytes))
+            raise self._guest.confused("looked up %d rows with %d bytes" % (header.count, header.bytes))
         slot = host.slots[worker]
         slot.asked[table] = -1
         rows = slot.looked_up[table]
@@ -320,7 +260,7 @@ class Service:
         wanted = rows.tensor[: header.count]
         self._check_rows(rows, header.count, table)
         slot.asked[table] = header.count
-        self._arrived_at(header.clock)
+        self._parts.arrived_at(header.clock)
         self._guest.lookups += 1
         phase = host.clocks.phase
         if phase in (settings.EXACT, settings.TRAINING):
@@ -341,19 +281,13 @@ class Service:
         with self._apart:
             self._guest.waited_s += state.await_read(worker, clock, self._tell)
 
-    def _arrived_at(self, clock: int) -> None:
-        """A worker that asks for weights at `clock` has sent all pushes before it."""
-        state, worker = self._host.clocks, self._worker()
-        if state.phase in (settings.EXACT, settings.TRAINING) and clock > state.clock[worker]:
-            self._skip_to(clock)
-
     def _barrier(self, header: Header) -> None:
         host, worker = self._host, self._worker()
         state = host.clocks
         if header.phase > state.phase:
-            raise self._confused("is at barrier %d, the server at %d" % (header.phase, state.phase))
+            raise self._guest.confused("is at barrier %d, the server at %d" % (header.phase, state.phase))
         if header.phase == state.phase and state.phase in (settings.EXACT, settings.TRAINING):
-            self._skip_to(host.told.rounds(host.steps))
+            self._parts.skip_to(host.told.rounds(host.steps))
         with self._apart:
             self._guest.waited_s += state.barrier(worker, header.phase, self._tell, host.advance)
         self._channel.send(Header(frames.DATA, 0, worker, 0, phase=header.phase + 1))
@@ -362,11 +296,11 @@ class Service:
         """This spare worker is worker `worker` from now on."""
         host, guest = self._host, self._guest
         if not guest.spare or guest.index >= 0 or worker >= host.told.workers:
-            raise self._confused("wants the place of worker %d" % worker)
+            raise self._guest.confused("wants the place of worker %d" % worker)
         with self._apart:
             places.cut_off(host, worker)
         clock, parts, phase = places.take(host, guest, worker)
-        self._done_before = (clock, parts)
+        self._parts.done_before = (clock, parts)
         self._channel.send(Header(frames.TAKEOVER, 0, worker, clock, 0, parts, phase=phase))
 
     def _tell(self, workers: Sequence[int]) -> None:
@@ -375,23 +309,23 @@ class Service:
 
     def _worker(self) -> int:
         if self._guest.index < 0:
-            raise self._confused("has no place and asks all the same")
+            raise self._guest.confused("has no place and asks all the same")
         return self._guest.index
 
     def _check_table(self, table: int, header: Header) -> None:
         if table >= self._tables:
-            raise self._confused("speaks of table %d of %d" % (table, self._tables))
+            raise self._guest.confused("speaks of table %d of %d" % (table, self._tables))
         most = self._capacities[table]
         if header.count > most:
-            raise self._confused("speaks of %d rows of a table; at most %d are taken" % (header.count, most))
+            raise self._guest.confused("speaks of %d rows of a table; at most %d are taken" % (header.count, most))
 
     def _check_rows(self, rows: Numbers, count: int, table: int) -> None:
         if not self._host.store.place_is_here(rows, count, table):
-            raise self._confused("speaks of rows that are not sorted, not distinct or not here")
+            raise self._guest.confused("speaks of rows that are not sorted, not distinct or not here")
 
     def _refuse_payload(self, header: Header) -> None:
         if header.bytes:
-            raise self._confused("sent a payload with %s" % header.name)
+            raise self._guest.confused("sent a payload with %s" % header.name)
 
     def _drop(self, header: Header) -> bool:
         left = header.bytes
@@ -400,6 +334,3 @@ class Service:
             self._channel.take(self._scrap[:size])
             left -= size
         return False
-
-    def _confused(self, did: str) -> PeerError:
-        return PeerError("confused", self._channel.peer, "%s %s" % (self._guest.name(), did))

@@ -7,7 +7,6 @@ import re
 from typing import Any, Dict
 
 from preflight.executors.bridge.mux import Trouble
-from preflight.lazy.patterns import lazy_pattern
 
 
 def api_trouble(to: str, status: int, body: str) -> Trouble:
@@ -56,7 +55,7 @@ def connection_trouble(to: str, host: str, said: str) -> Trouble:
     )
 
 
-_HANDSHAKE = lazy_pattern(r"Handshake status (\d+)")
+_HANDSHAKE = re.compile(r"Handshake status (\d+)")
 
 
 def exec_trouble(pod: str, said: str, deadline_s: float) -> Trouble:
