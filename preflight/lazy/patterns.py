@@ -31,5 +31,8 @@ class _Later:
 
 
 def lazy_pattern(text: AnyStr, flags: int = 0) -> Pattern[AnyStr]:
-    """`re.compile`, at the first use: what is wrong with the text is told only then."""
+    """`re.compile`, at the first use: what is wrong with the text is told only then.
+
+    What a match names as its pattern (`match.re`) is the compiled one, not this.
+    """
     return _Later(text, int(flags))  # type: ignore[return-value]

@@ -129,12 +129,9 @@ def _lines(file: SourceFile) -> tuple[list[_Line], tuple[Note, ...]]:
 def _match(line: str) -> tuple[str, int | None] | str:
     """Host and slots of a stripped line, or what is wrong with it."""
     slots: int | None = None
-    if match := _SLOTS.match(line):
+    if (match := _SLOTS.match(line)) or (match := _COLON.fullmatch(line)):
         host, slots = match.group(1), int(match.group(2))
-    elif match := _MAX_SLOTS.fullmatch(line) or _COLON.fullmatch(line):
-        host = match.group(1)
-        slots = int(match.group(2)) if match.re is _COLON else None
-    elif match := _BARE.fullmatch(line):
+    elif match := _MAX_SLOTS.fullmatch(line) or _BARE.fullmatch(line):
         host = match.group(1)
     else:
         return (
