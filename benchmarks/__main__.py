@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 
 #: Quick, and without a framework.
@@ -13,6 +14,8 @@ BY_NAME = ("smoke", "smoke_step", "gpu_smoke", "node_facts", "judging", "renderi
 
 def main(arguments: list[str]) -> int:
     """Run the benchmarks named, or the usual ones; what follows a name is its own."""
+    # What is measured is installed, so its modules lie there compiled.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     names = arguments[:1] or USUAL
     for name in names:
         if name not in (*USUAL, *BY_NAME):
