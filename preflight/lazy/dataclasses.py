@@ -5,12 +5,16 @@ half a millisecond together, which was a third of what it takes to lint a job. H
 library's own, so that `fields`, `replace`, `asdict` and pydantic take such a class for what it is; `__init__` is
 written for the first instance, and the other methods are the same functions for all. `preflight.node.record` does
 without the library altogether, for nodes.
+
+To the library none of them is frozen, so what derives from a frozen one must be made here as well; and a field without
+a default behind one that has one is told of at the first instance.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from operator import attrgetter
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -163,18 +167,19 @@ def _values_of(names: list[str]) -> Any:
     return (lambda one: (getattr(one, names[0]),)) if names else lambda _: ()
 
 
-#: Instances that are being shown right now: one may hold itself.
-_showing: set[int] = set()
+#: Instances that are being shown right now, and by which thread: one may hold itself.
+_showing: set[tuple[int, int]] = set()
 
 
 def _show(self: Any) -> str:
-    if id(self) in _showing:
+    place = id(self), get_ident()
+    if place in _showing:
         return "..."
-    _showing.add(id(self))
+    _showing.add(place)
     try:
         shown = ", ".join(f"{f.name}={getattr(self, f.name)!r}" for f in dataclasses.fields(self) if f.repr)
     finally:
-        _showing.discard(id(self))
+        _showing.discard(place)
     return f"{type(self).__qualname__}({shown})"
 
 

@@ -59,16 +59,19 @@ def parse_stat(line: bytes) -> Optional[Stat]:
         return None
 
 
-#: What was seen last, and when by the monotonic clock.
-_seen_s = 0.0
+#: What was seen last, by which process, and when by the monotonic clock.
+_seen_by, _seen_s = 0, 0.0
 _seen = {}  # type: Dict[int, bytes]
 
 
 def stat_lines(recent_s: float = 0.0) -> Dict[int, bytes]:
-    """The line of every process that can be seen, by its number; as it was at most `recent_s` seconds ago."""
-    global _seen_s, _seen
-    if not _seen or time.monotonic() - _seen_s > recent_s:
-        _seen_s, _seen = time.monotonic(), _read_lines()
+    """The line of every process that can be seen, by its number; as it was at most `recent_s` seconds ago.
+
+    A child looks anew: it is not among what its parent saw.
+    """
+    global _seen_by, _seen_s, _seen
+    if not _seen or _seen_by != os.getpid() or time.monotonic() - _seen_s > recent_s:
+        _seen_by, _seen_s, _seen = os.getpid(), time.monotonic(), _read_lines()
     return _seen
 
 

@@ -50,6 +50,10 @@ def test_a_recent_look_is_enough_for_those_who_say_so() -> None:
         assert stat_lines(60.0) is before and child.pid not in before
         assert child.pid in stat_lines()
         assert child.pid in stat_lines(60.0)
+    pid = os.fork()
+    if not pid:
+        os._exit(os.getpid() not in stat_lines(60.0))
+    assert os.waitpid(pid, 0)[1] == 0
 
 
 def test_files_of_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
