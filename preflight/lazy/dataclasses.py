@@ -2,9 +2,9 @@
 
 A command defines hundreds of them and uses a few. The library writes and compiles up to seven functions for each one,
 half a millisecond together, which was a third of what it takes to lint a job. Here fields, slots and defaults are the
-library's own, so that `fields`, `replace`, `asdict` and pydantic take such a class for what it is; `__init__` is
-written for the first instance, and the other methods are the same functions for all. `preflight.node.record` does
-without the library altogether, for nodes.
+library's own, so that `fields`, `replace`, `asdict` and pydantic take such a class for what it is; `__init__`, `__eq__`
+and `__hash__` are made at their first call, and the other methods are the same functions for all.
+`preflight.node.record` does without the library altogether, for nodes.
 
 To the library none of them is frozen, so what derives from a frozen one must be made here as well; and a field without
 a default behind one that has one is told of at the first instance.
@@ -21,39 +21,16 @@ if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass
 else:
 
-    def dataclass(
-        cls=None,
-        *,
-        init=True,
-        repr=True,
-        eq=True,
-        order=False,
-        unsafe_hash=False,
-        frozen=False,
-        match_args=True,
-        kw_only=False,
-        slots=False,
-    ):
-        """`dataclasses.dataclass`, with all of its options but `weakref_slot`; `order=True` is left to the library."""
-        if order or not (init and repr):
+    def dataclass(cls=None, *, eq=True, order=False, unsafe_hash=False, frozen=False, kw_only=False, slots=False):
+        """`dataclasses.dataclass` with the options that are used here; `order=True` is left to the library."""
+        if order:
             return dataclasses.dataclass(
-                cls,
-                init=init,
-                repr=repr,
-                eq=eq,
-                order=order,
-                unsafe_hash=unsafe_hash,
-                frozen=frozen,
-                match_args=match_args,
-                kw_only=kw_only,
-                slots=slots,
+                cls, eq=eq, order=order, unsafe_hash=unsafe_hash, frozen=frozen, kw_only=kw_only, slots=slots
             )
 
         def make(cls):
             own = dict(cls.__dict__)
-            made = dataclasses.dataclass(
-                init=False, repr=False, eq=False, match_args=match_args, kw_only=kw_only, slots=slots
-            )(cls)
+            made = dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=kw_only, slots=slots)(cls)
             _furnish(made, own, eq=eq, hashes=unsafe_hash or (eq and frozen), frozen=frozen, slots=slots)
             return made
 

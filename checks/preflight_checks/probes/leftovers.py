@@ -197,15 +197,16 @@ def _table() -> Tuple[Dict[int, Entry], int]:
         if stat is None or stat.kernel:
             continue
         name = str(pid)
+        try:
+            # One that has ended meanwhile hides nothing.
+            owner = os.stat(PROC + "/" + name).st_uid
+        except OSError:
+            continue
         raw = text(name + "/cmdline")
         words = [word for word in raw.split("\0") if word]
         if not words:
             # In a container the kernel's own may look like others.
             hidden += not raw and stat.parent not in (0, 2) and stat.state != "Z"
-            continue
-        try:
-            owner = os.stat(PROC + "/" + name).st_uid
-        except OSError:
             continue
         age = max(0.0, up - stat.started / ticks)
         share = (stat.ticks / ticks) / age if age > 1.0 else 0.0
