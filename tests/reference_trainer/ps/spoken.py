@@ -7,6 +7,7 @@ import socket
 import threading
 from typing import Any
 
+from reference_trainer.ps import frames
 from reference_trainer.ps import settings as told_settings
 from reference_trainer.ps.channel import Channel, PeerError
 from reference_trainer.ps.drills import Drill
@@ -80,6 +81,11 @@ class Spoken:
             return error.text
         finally:
             self.close()
+
+    def leave(self) -> None:
+        """Say goodbye: what was sent before is done and counted when this returns."""
+        self.send(Header(frames.BYE))
+        self.close()
 
     def close(self) -> None:
         """Hang up, and wait for the server's thread."""
