@@ -2,23 +2,21 @@
 
 Jump hosts, users, ports, keys, agents and tokens work because it is the same `ssh` that works by hand. Only the
 control socket is ours: in a private folder, gone with us, so that no master of the user's is used, kept or ended.
+
+Every run logs in anew, because what a login gives (limits, groups, environment) is part of what it looks at. Whoever
+runs it again and again may have connections kept for a while instead.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from stat import S_ISDIR
 
 from preflight.executors import nodefiles
-from preflight.executors.base import Bundle, ExecutorError, Gathered, Wanted
+from preflight.executors.base import Bundle, ExecutorError, Gathered, Option, Wanted
 from preflight.executors.pipe import PipeChannel, new_nonce, start_agent
+from preflight.executors.ssh_sockets import KeptFolder, PrivateFolder
 from preflight.executors.tool import run_tool
 from preflight.job.hostname import is_hostname
 from preflight.lazy.dataclasses import dataclass
@@ -29,10 +27,8 @@ from preflight.recording import Node
 #: ssh's own exit code for its own failures; everything else is the remote command's.
 SSH_FAILED = 255
 _USER = lazy_pattern(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}\$?", re.ASCII)
-#: A socket's path has at most 107 bytes (unix(7)), of which %C takes 40 and ssh's temporary suffix 17.
-_LONGEST_FOLDER = 107 - len("/") - 40 - 17
-_PREFIX = "preflight-ssh-"
-_LOCK = "in-use"
+#: How long connections may be kept for a later run, in seconds.
+_KEPT_AT_MOST_S = 3600
 
 #: What ssh says, what kind of failure that is, and what to do; the first that matches counts. The words are
 #: OpenSSH's (sshconnect.c, ssh.c, packet.c) and the C library's; C locale is set for the latter.
@@ -107,18 +103,35 @@ _WORDS: tuple[tuple[str, str, str, str], ...] = (
 )
 
 
+def _seconds_wrong(value: str) -> str:
+    fits = value.isascii() and value.isdigit() and 1 <= int(value) <= _KEPT_AT_MOST_S
+    return "" if fits else f"{value!r} is no number of seconds from 1 to {_KEPT_AT_MOST_S}"
+
+
 @dataclass(slots=True)
 class SshExecutor:
     """Runs agents over `ssh`, one connection a node.
 
-    `program` is the client; `options` are further arguments for it, such as `("-F", path)`.
+    `program` is the client; `arguments` are further ones for it, such as `("-F", path)`. With `keep_s` connections stay
+    open for so long after their last use, and a run that was told so uses those that are.
     """
 
     program: str = "ssh"
-    options: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
+    keep_s: int = 0
     name: str = "ssh"
     opens_named: bool = True
-    _folder: _Folder | None = None
+    _folder: PrivateFolder | KeptFolder | None = None
+
+    @property
+    def options(self) -> tuple[Option, ...]:
+        """What can be told by --on-option."""
+        meaning = "keep connections for so many seconds after a run, and use what an earlier one kept"
+        return (Option("keep", meaning, "60", _seconds_wrong),)
+
+    def configured(self, given: Mapping[str, str]) -> SshExecutor:
+        """Another one with what was told."""
+        return SshExecutor(self.program, self.arguments, int(given.get("keep", self.keep_s)))
 
     def detect(self, environment: Mapping[str, str]) -> str:
         """Whether this is a job of a batch system that has no way of its own into its nodes."""
@@ -127,7 +140,7 @@ class SshExecutor:
     async def usable(self, environment: Mapping[str, str], *, deadline_s: float) -> str:
         """Which client there is. Raises ExecutorError where there is none, or it does not take its configuration."""
         try:
-            ran = await run_tool([self.program, *self.options, "-V"], deadline_s=deadline_s, environment=environment)
+            ran = await run_tool([self.program, *self.arguments, "-V"], deadline_s=deadline_s, environment=environment)
         except ExecutorError as error:
             if error.kind == "missing":
                 raise ExecutorError("missing", f"{error.message}; install an OpenSSH client") from None
@@ -136,7 +149,7 @@ class SshExecutor:
         if ran.code:
             raise ExecutorError("crashed", f"`{self.program} -V` ended with code {ran.code}; install an OpenSSH client")
         # A mistake in ~/.ssh/config shows only when a host is looked up.
-        tried = [self.program, *self.options, "-G", "localhost"]
+        tried = [self.program, *self.arguments, "-G", "localhost"]
         looked = await run_tool(tried, deadline_s=deadline_s, environment=environment)
         if looked.code:
             understood = said_by_ssh("ssh", "localhost", looked.errors.splitlines(), looked.errors)
@@ -154,7 +167,7 @@ class SshExecutor:
         if not is_target(target):
             raise ExecutorError("denied", f"{node.name}: {target!r} is no host name, and is not put on a command line")
         nonce = new_nonce()
-        command = [self.program, *self._arguments(deadline_s), "--", target, bootstrap.shell_line(nonce)]
+        command = [self.program, *self._words(deadline_s), "--", target, bootstrap.shell_line(nonce)]
         environment = {**os.environ, "LC_ALL": "C"}
         try:
             channel = PipeChannel(command, description=f"ssh {target}", environment=environment)
@@ -171,14 +184,14 @@ class SshExecutor:
         return channel
 
     async def aclose(self) -> None:
-        """Remove the folder of our control sockets."""
+        """Remove the folder of our control sockets, unless they are to be kept."""
         folder, self._folder = self._folder, None
         if folder is not None:
-            folder.remove()
+            folder.leave()
 
-    def _arguments(self, deadline_s: float) -> list[str]:
+    def _words(self, deadline_s: float) -> list[str]:
         if self._folder is None:
-            self._folder = _Folder()
+            self._folder = KeptFolder() if self.keep_s else PrivateFolder()
         chosen = {
             # A question nobody can answer would wait for ever.
             "BatchMode": "yes",
@@ -186,7 +199,7 @@ class SshExecutor:
             "ConnectTimeout": str(max(1, int(deadline_s) - 1)),
             "ControlMaster": "auto",
             "ControlPath": f"{self._folder.path}/%C",
-            "ControlPersist": "no",
+            "ControlPersist": str(self.keep_s) if self.keep_s else "no",
             "ServerAliveInterval": "2",
             "ServerAliveCountMax": "2",
             # Forwards of the user's would fail on ports that their own sessions hold.
@@ -200,7 +213,7 @@ class SshExecutor:
         return [
             "-T",
             *(part for key, value in chosen.items() for part in ("-o", f"{key}={value}")),
-            *self.options,
+            *self.arguments,
         ]
 
 
@@ -247,50 +260,6 @@ def said_by_ssh(name: str, target: str, lines: Sequence[str], words: str) -> Exe
             told = f'{name}: {meaning} (ssh said: "{line}"); {remedy.format(target=target)}'
             return ExecutorError(kind, told, words)
     return None
-
-
-class _Folder:
-    """A folder for control sockets that only we may enter, marked as in use by a lock that dies with us."""
-
-    def __init__(self) -> None:
-        """Make it, and remove those of runs that were killed. Raises ExecutorError when no place will do."""
-        problem = ""
-        bases = (os.environ.get("XDG_RUNTIME_DIR", "/tmp"), "/tmp", tempfile.gettempdir())
-        for base in dict.fromkeys(bases):
-            for stale in Path(base).glob(f"{_PREFIX}*"):
-                _remove_if_stale(stale)
-            try:
-                self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
-            except OSError as error:
-                problem = str(error)
-                continue
-            self._lock = os.open(self.path / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
-            # Another run may have taken it for stale before it was locked.
-            if len(str(self.path)) <= _LONGEST_FOLDER and (self.path / _LOCK).exists():
-                return
-            self.remove()
-            problem = f"{base} is no place for sockets"
-        raise ExecutorError("denied", f"no folder for ssh's control sockets can be made here: {problem}")
-
-    def remove(self) -> None:
-        """Remove it with all that is in it."""
-        shutil.rmtree(self.path, ignore_errors=True)
-        os.close(self._lock)
-
-
-def _remove_if_stale(folder: Path) -> None:
-    """Remove a folder of ours whose owner is gone: nobody holds its lock."""
-    with contextlib.suppress(OSError):
-        stat = folder.lstat()
-        if stat.st_uid != os.getuid() or not S_ISDIR(stat.st_mode):
-            return
-        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder)
-        finally:
-            os.close(lock)
 
 
 EXECUTOR = SshExecutor()

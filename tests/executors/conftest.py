@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 PATHS = os.pathsep.join(str(path) for path in (ROOT, ROOT / "checks", ROOT / "rules", ROOT / "tests/node"))
 #: Opens a fleet over ssh, asks every node something, and prints what it has seen as one line of JSON.
 LOOK = """
-import dataclasses, json, sys, time
+import dataclasses, json, os, sys, time
 import anyio
 from shipped import SHIPPED
 from preflight.executors.ssh import SshExecutor
@@ -32,7 +32,8 @@ from preflight.recording import Node
 async def main():
     began = time.monotonic()
     nodes = [Node(name, index) for index, name in enumerate(sys.argv[1:])]
-    async with open_fleet(SshExecutor(), nodes, deadline_s=5.0, extra=SHIPPED) as fleet:
+    executor = SshExecutor(keep_s=int(os.environ.get("KEEP", "0")))
+    async with open_fleet(executor, nodes, deadline_s=5.0, extra=SHIPPED) as fleet:
         answers = {}
         for name, session in fleet.sessions.items():
             answers[name] = dataclasses.asdict(await session.ask("shipped.probes:place", {"variable": "USER"}))
@@ -51,11 +52,11 @@ def head_environment() -> dict[str, str]:
 
 @pytest.fixture
 def look(cluster: Cluster, head_environment: dict[str, str]) -> Callable[..., Any]:
-    """Run LOOK on the cluster's head for some names."""
+    """Run LOOK on the cluster's head for some names, with further variables."""
 
-    def run(*names: str) -> Any:
+    def run(*names: str, **variables: str) -> Any:
         done: subprocess.CompletedProcess[str] = cluster.head.run(
-            [sys.executable, "-c", LOOK, *names], env=head_environment, timeout=30
+            [sys.executable, "-c", LOOK, *names], env={**head_environment, **variables}, timeout=30
         )
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)

@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 from preflight import api
+from preflight.check_options import CheckOptions
 from preflight.errors import UsageError
 from preflight.executors.base import ExecutorError, Wanted
 from preflight.executors.replay import ReplayExecutor
@@ -28,7 +29,6 @@ from preflight.recording import (
 )
 from preflight.report import Report
 from preflight.request import Request
-from preflight.run import CheckOptions
 from preflight.saved import load, save
 from tests.executors.trial import no_bundle
 

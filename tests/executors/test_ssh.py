@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -13,7 +15,9 @@ from typing import Any
 
 import pytest
 
+from preflight.executors.base import ExecutorError
 from preflight.executors.ssh import explain, is_target
+from preflight.executors.ssh_sockets import KeptFolder
 from preflight.node import bootstrap
 from preflight.node.process import descendants
 from tests.cluster import Cluster, Node, NodeProcess, faults
@@ -32,7 +36,7 @@ from preflight.recording import Node
 
 async def main():
     nodes = [Node("node1", 0), Node("node2", 1)]
-    async with open_fleet(SshExecutor(), nodes, extra=SHIPPED) as fleet:
+    async with open_fleet(SshExecutor(keep_s=int(sys.argv[2])), nodes, extra=SHIPPED) as fleet:
         running = []
         for session in fleet.sessions.values():
             def told(event, name=session.node.name):
@@ -48,6 +52,13 @@ async def main():
 
 anyio.run(main)
 """
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A folder whose name leaves room for that of a socket."""
+    with tempfile.TemporaryDirectory(prefix="sockets-", dir="/tmp") as folder:
+        yield Path(folder)
 
 
 @pytest.mark.cluster
@@ -162,9 +173,65 @@ def test_a_master_of_the_users_own_is_left_alone(cluster: Cluster, look: Look) -
         head.write_text("/run/home/root/.ssh/config", config)
 
 
+@pytest.mark.cluster
+def test_connections_are_kept_where_that_is_wanted(cluster: Cluster, look: Look, short: Path) -> None:
+    """Whoever repeats a run need not log in again; whoever does not ask for it sees a login as it is now."""
+    kept = {"KEEP": "4", "XDG_RUNTIME_DIR": str(short)}
+    folder = short / f"preflight-kept-{os.getuid()}"
+    assert look("node1", "node2", **kept)["records"]["node1"]["problem"] == ""
+    assert folder.stat().st_mode & 0o777 == 0o700
+    sockets = list(folder.iterdir())
+    assert len(sockets) == 2
+    with faults.sshd_stopped(cluster.node("node1")):
+        again = look("node1", "node2", **kept)
+        assert [record["problem"] for record in again["records"].values()] == ["", ""]
+        assert again["answers"]["node1"]["value"]["variable"] == "root"
+        anew = look("node1", XDG_RUNTIME_DIR=str(short))
+        assert "Connection refused" in anew["records"]["node1"]["problem"]
+    until = time.monotonic() + 15
+    while any(socket.exists() for socket in sockets) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not list(folder.iterdir()), "each connection ends by itself"
+
+
+@pytest.mark.cluster
+def test_a_kept_connection_that_broke_is_made_anew(cluster: Cluster, look: Look, short: Path) -> None:
+    kept = {"KEEP": "30", "XDG_RUNTIME_DIR": str(short)}
+    look("node1", **kept)
+    (socket,) = (short / f"preflight-kept-{os.getuid()}").iterdir()
+    try:
+        # Whoever holds the other end is gone without having removed it, as after a kill.
+        cluster.head.must(["kill", "-KILL", _master(cluster, socket)])
+        assert look("node1", **kept)["records"]["node1"]["problem"] == ""
+    finally:
+        cluster.head.run(["ssh", "-S", str(socket), "-O", "exit", "node1"])
+
+
+def _master(cluster: Cluster, socket: Path) -> str:
+    """The number, on the head, of the process that holds a kept connection."""
+    said = cluster.head.run(["ssh", "-S", str(socket), "-O", "check", "node1"]).stderr
+    found = re.search(r"pid=(\d+)", said)
+    assert found, said
+    return found[1]
+
+
+def test_a_folder_that_others_may_enter_holds_no_kept_connections(short: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short))
+    monkeypatch.setattr("preflight.executors.ssh_sockets._bases", lambda: iter([str(short)]))
+    mine = short / f"preflight-kept-{os.getuid()}"
+    assert KeptFolder().path == mine == KeptFolder().path
+    mine.chmod(0o750)
+    with pytest.raises(ExecutorError, match=f"{mine} is there and is no folder that only you may enter"):
+        KeptFolder()
+    mine.rmdir()
+    mine.symlink_to(short)
+    with pytest.raises(ExecutorError, match="no folder that only you may enter"):
+        KeptFolder()
+
+
 @contextmanager
-def _training(cluster: Cluster, environment: dict[str, str], run: str) -> Iterator[NodeProcess]:
-    head = cluster.head.popen([sys.executable, "-c", TRAIN, run], env=environment)
+def _training(cluster: Cluster, environment: dict[str, str], run: str, keep_s: int = 0) -> Iterator[NodeProcess]:
+    head = cluster.head.popen([sys.executable, "-c", TRAIN, run, str(keep_s)], env=environment)
     assert head.stdout is not None
     try:
         assert sorted(head.stdout.readline() for _ in range(2)) == ["training node1\n", "training node2\n"]
@@ -196,12 +263,13 @@ def _left_after(run: str, deadline_s: float) -> list[int]:
 
 
 @pytest.mark.cluster
+@pytest.mark.parametrize("keep_s", [0, 20], ids=["anew", "kept"])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGSTOP], ids=lambda n: n.name)
 def test_nothing_outlives_the_head_on_any_node(
-    cluster: Cluster, head_environment: dict[str, str], number: signal.Signals
+    cluster: Cluster, head_environment: dict[str, str], number: signal.Signals, keep_s: int, short: Path
 ) -> None:
-    run = f"head-{number.name}"
-    with _training(cluster, head_environment, run) as head:
+    run = f"head-{number.name}-{keep_s}"
+    with _training(cluster, {**head_environment, "XDG_RUNTIME_DIR": str(short)}, run, keep_s) as head:
         head.send_signal(number)
         assert _left_after(run, 5.0) == []
 

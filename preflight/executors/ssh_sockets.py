@@ -1,0 +1,98 @@
+"""Where ssh's control sockets lie: in a folder that goes with the run, or in one that stays for the next."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from stat import S_IMODE, S_ISDIR
+
+from preflight.executors.base import ExecutorError
+
+#: A socket's path has at most 107 bytes (unix(7)), of which %C takes 40 and ssh's temporary suffix 17.
+_LONGEST_FOLDER = 107 - len("/") - 40 - 17
+_PREFIX = "preflight-ssh-"
+_KEPT = "preflight-kept-"
+_LOCK = "in-use"
+
+
+class PrivateFolder:
+    """A folder for control sockets that only we may enter, marked as in use by a lock that dies with us."""
+
+    def __init__(self) -> None:
+        """Make it, and remove those of runs that were killed. Raises ExecutorError when no place will do."""
+        problem = ""
+        for base in _bases():
+            for stale in Path(base).glob(f"{_PREFIX}*"):
+                _remove_if_stale(stale)
+            try:
+                self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
+            except OSError as error:
+                problem = str(error)
+                continue
+            self._lock = os.open(self.path / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            # Another run may have taken it for stale before it was locked.
+            if len(str(self.path)) <= _LONGEST_FOLDER and (self.path / _LOCK).exists():
+                return
+            self.leave()
+            problem = f"{base} is no place for sockets"
+        raise _no_place(problem)
+
+    def leave(self) -> None:
+        """Remove it with all that is in it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._lock)
+
+
+class KeptFolder:
+    """The folder of this user for the control sockets of connections that outlive a run; ssh itself removes those."""
+
+    def __init__(self) -> None:
+        """Find or make it. Raises ExecutorError when no place will do, or somebody else could enter it."""
+        problem = ""
+        for base in _bases():
+            self.path = Path(base) / f"{_KEPT}{os.getuid()}"
+            if len(str(self.path)) > _LONGEST_FOLDER:
+                problem = f"{base} is no place for sockets"
+                continue
+            try:
+                with contextlib.suppress(FileExistsError):
+                    self.path.mkdir(mode=0o700)
+                stat = self.path.lstat()
+            except OSError as error:
+                problem = str(error)
+                continue
+            if S_ISDIR(stat.st_mode) and stat.st_uid == os.getuid() and not S_IMODE(stat.st_mode) & 0o077:
+                return
+            problem = f"{self.path} is there and is no folder that only you may enter; remove it"
+        raise _no_place(problem)
+
+    def leave(self) -> None:
+        """Leave it, and what is in it, to the next run."""
+
+
+def _bases() -> Iterator[str]:
+    yield from dict.fromkeys((os.environ.get("XDG_RUNTIME_DIR", "/tmp"), "/tmp", tempfile.gettempdir()))
+
+
+def _no_place(problem: str) -> ExecutorError:
+    return ExecutorError("denied", f"no folder for ssh's control sockets can be made here: {problem}")
+
+
+def _remove_if_stale(folder: Path) -> None:
+    """Remove a folder of ours whose owner is gone: nobody holds its lock."""
+    with contextlib.suppress(OSError):
+        stat = folder.lstat()
+        if stat.st_uid != os.getuid() or not S_ISDIR(stat.st_mode):
+            return
+        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder)
+        finally:
+            os.close(lock)
