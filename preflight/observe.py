@@ -13,22 +13,23 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
 from preflight.fleet import OpenFleet
-from preflight.gang import members_of, run_gang
 from preflight.lazy.dataclasses import dataclass
 from preflight.links import disjoint
-from preflight.node.cheap import kind_of
+from preflight.node.cheap import kind_of, turn_of
 from preflight.node.wire import Ask, Done, Event, Failed
 from preflight.place import ContextChoice
 from preflight.progress import Progress, Step
-from preflight.ranks import Member
 from preflight.recording import EventRecord, FactRecord, Unavailable
 from preflight.request import Request
 from preflight.session import AgentSession
+
+if TYPE_CHECKING:
+    from preflight.ranks import Member
 
 #: So many probes run on one node at the same time; more would only measure each other.
 _PROBES_AT_ONCE = 8
@@ -74,9 +75,10 @@ class Observer:
         ends = self.now() + deadline_s
         queues: dict[str, deque[Request]] = {}
         cheap: list[Request] = []
-        waiting: dict[str, dict[str, Request]] = {}
+        # By who they are: each is here once, and to spell the key of one takes as long as to ask it.
+        waiting: dict[str, dict[int, Request]] = {}
         for request in requests:
-            waiting.setdefault(request.node, {})[request.key] = request
+            waiting.setdefault(request.node, {})[id(request)] = request
             if _kind(request):
                 cheap.append(request)
             else:
@@ -88,7 +90,7 @@ class Observer:
         async def one(request: Request) -> None:
             nonlocal done
             await self._ask(request, start_s=max(0.0, _ENTERED_BY * deadline_s - request.deadline_s))
-            del waiting[request.node][request.key]
+            del waiting[request.node][id(request)]
             if not waiting[request.node]:
                 del waiting[request.node]
             done += 1
@@ -101,7 +103,7 @@ class Observer:
         with anyio.move_on_after(deadline_s):
             async with anyio.create_task_group() as group:
                 # Those share a process, and go there in one piece.
-                for request in cheap:
+                for request in sorted(cheap, key=lambda request: turn_of(_probe(request))):
                     group.start_soon(one, request)
                 for queue in queues.values():
                     for _ in range(min(_PROBES_AT_ONCE, len(queue))):
@@ -196,6 +198,8 @@ class Observer:
             for request in ranks:
                 self._without(request, Unavailable("context", self.context.missing))
             return
+        from preflight.gang import members_of, run_gang
+
         members = {member.key: member for member in members_of(ranks)}
         self.progress(Step("smoke", deadline_s=deadline_s))
         for member in members.values():
@@ -357,11 +361,16 @@ class _Listener:
 
 def _kind(request: Request) -> str:
     """With which others the observation may share a process, by what its probe says of itself."""
+    return kind_of(_probe(request))
+
+
+def _probe(request: Request) -> object:
+    """The probe itself, where it is at hand."""
     module, _, path = request.probe.partition(":")
     probe: object = sys.modules.get(module)
     for name in path.split("."):
         probe = getattr(probe, name, None)
-    return kind_of(probe)
+    return probe
 
 
 def _unavailable(answer: Failed) -> Unavailable:

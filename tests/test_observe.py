@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import time
 from collections.abc import Sequence
@@ -49,6 +50,16 @@ def observed(
 
 def asking(nodes: Sequence[str], count: int, **keywords: Any) -> list[Request]:
     return [Request("a:b", node, {"number": n}, **keywords) for node, n in itertools.product(nodes, range(count))]
+
+
+def test_whoever_looks_twice_is_asked_first_and_whoever_asks_others_last() -> None:
+    names = [f"preflight_checks.probes.{name}" for name in ("names:resolve", "clock:clock", "activity:activity")]
+    for name in names:
+        importlib.import_module(name.partition(":")[0])
+    session = FakeSession()
+    observed({"node0": session}, [Request(name, "node0", {"number": 0}) for name in names])
+    assert [ask.target for ask in session.asks] == list(reversed(names))
+    assert {ask.together for ask in session.asks} == {"node"}
 
 
 def test_every_request_has_one_fact_and_one_step_behind_the_first() -> None:

@@ -19,7 +19,7 @@ from preflight.node.wire import Ask, Done, Event, Failed, FrameReader, ProbeUnav
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Optional, Sequence, Tuple
+    from typing import Any, Callable, Dict, Iterator, Optional, Sequence, Tuple
 
     Emit = Callable[[Any], None]
 
@@ -55,19 +55,67 @@ class Outlet:
                     select.select([], [self._fd], [], 1.0)
 
 
+class Answering:
+    """A request that is being answered; in pauses of its target others may be."""
+
+    def __init__(self, outlet: Outlet, ask_id: int, target: str, params: Dict[str, Any]) -> None:
+        self._outlet = outlet
+        self._id = ask_id
+        self._target = target
+        self._params = params
+        self._looks: Optional[Iterator[float]] = None
+        #: When it goes on, by the monotonic clock.
+        self.goes_on_s = 0.0
+
+    def go_on(self) -> bool:
+        """Run the target up to its next pause, or to its end; whether it has ended, with exactly one Done or Failed."""
+        try:
+            self._outlet.send(Done(self._id, plain(self._value())))
+        except _Pause as pause:
+            self.goes_on_s = time.monotonic() + pause.seconds
+            return False
+        except ProbeUnavailable as error:
+            self._outlet.send(Failed(self._id, error.kind, error.reason))
+        except BaseException as error:  # SystemExit too: a library that exits is a crash of the probe.
+            import traceback
+
+            reason = "%s: %s" % (type(error).__name__, error)
+            self._outlet.send(Failed(self._id, "crashed", reason, traceback.format_exc()[-_TRACEBACK_BYTES:]))
+        return True
+
+    def finish(self) -> None:
+        """Go on to the end, waiting in every pause."""
+        while True:
+            time.sleep(max(0.0, self.goes_on_s - time.monotonic()))
+            if self.go_on():
+                return
+
+    def _value(self) -> Any:
+        """What the target returns. Raises _Pause where it lets time pass."""
+        if self._looks is None:
+            function = _resolve(self._target)
+            looks = getattr(function, "looks", None)
+            if looks is None:
+                return function(self._params, self._outlet.emit) if _takes_two(function) else function(self._params)
+            self._looks = looks(self._params)
+        try:
+            seconds = next(self._looks)
+        except StopIteration as end:
+            return end.value
+        raise _Pause(seconds)
+
+
+class _Pause(Exception):
+    """A target lets so many seconds pass."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(seconds)
+        self.seconds = seconds
+
+
 def answer(outlet: Outlet, ask_id: int, target: str, params: Dict[str, Any]) -> None:
     """Run the target and send exactly one Done or Failed."""
-    try:
-        function = _resolve(target)
-        value = function(params, outlet.emit) if _takes_two(function) else function(params)
-        outlet.send(Done(ask_id, plain(value)))
-    except ProbeUnavailable as error:
-        outlet.send(Failed(ask_id, error.kind, error.reason))
-    except BaseException as error:  # SystemExit too: a library that exits is a crash of the probe.
-        import traceback
-
-        reason = "%s: %s" % (type(error).__name__, error)
-        outlet.send(Failed(ask_id, "crashed", reason, traceback.format_exc()[-_TRACEBACK_BYTES:]))
+    Answering(outlet, ask_id, target, params).finish()
 
 
 def _resolve(target: str) -> Callable[..., Any]:
@@ -178,8 +226,10 @@ def run_forked(asks: Sequence[Ask], fd_out: int) -> Tuple[int, Optional[str]]:
     """The body of a forked child: exit code, and what could not be sent."""
     listen_for_stacks()
     try:
-        for ask in asks:
-            answer(Outlet(ask.id, fd_out), ask.id, ask.target, ask.params)
+        answering = [Answering(Outlet(ask.id, fd_out), ask.id, ask.target, ask.params) for ask in asks]
+        # Others have their turn in the pauses of those that make any.
+        for paused in [one for one in answering if not one.go_on()]:
+            paused.finish()
         return 0, None
     except (OSError, WireError) as error:
         return 1, str(error)

@@ -7,7 +7,6 @@ time: whoever has no answer by then is asked again, each in a child of its own a
 from __future__ import annotations
 
 from preflight.node import process
-from preflight.node.cheap import WAITING
 from preflight.node.running import Running
 from preflight.node.wire import Ask, Done, Failed
 
@@ -63,8 +62,7 @@ class Company:
     def start(self) -> None:
         """Begin with all that was gathered. Raises nothing: where no process can be started, `alone` says so."""
         gathered, self._gathered = self._gathered, {}
-        # Who waits does so while the others work.
-        for asks in sorted(gathered.values(), key=lambda asks: asks[0].together != WAITING):
+        for asks in gathered.values():
             if len(asks) > 1:
                 try:
                     child = self._begin(asks)

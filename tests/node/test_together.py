@@ -56,6 +56,28 @@ def test_other_kinds_have_another_and_those_of_none_one_each(with_session: WithS
 
 
 @EVERYWHERE
+def test_others_have_their_turn_between_two_looks(with_session: WithSession, context: Context | None) -> None:
+    probes = [("twice", {"apart_s": 0.3}), ("once", {}), ("twice", {"apart_s": 0.2}), ("once", {})]
+    long, one, short, other = pids(asked(with_session, *probes, context=context))
+    assert len({answer[0] for answer in (long, one, short, other)}) == 1
+    for looked in (one, other):
+        assert looked[1] - long[1] < 0.2, "it waited for the second look"
+    assert 0.3 <= long[2] - long[1] < 0.5 and 0.2 <= short[2] - short[1] < 0.5
+
+
+@EVERYWHERE
+def test_who_looks_twice_is_answered_alone_as_well(with_session: WithSession, context: Context | None) -> None:
+    async def use(session: AgentSession) -> list[Done | Failed]:
+        params: list[dict[str, Any]] = [{"apart_s": 0.1}, {"apart_s": 0.1, "crash": True}]
+        asks = [Ask(0, "shipped.probes:twice", one, 4.0, context) for one in params]
+        return [await session.run(ask) for ask in asks]
+
+    looked, failed = with_session(use)
+    assert looked.value[2] - looked.value[1] >= 0.1
+    assert isinstance(failed, Failed) and failed.reason == "RuntimeError: on the second look"
+
+
+@EVERYWHERE
 def test_one_that_gets_stuck_loses_only_its_own_answer(with_session: WithSession, context: Context | None) -> None:
     before, stuck, after = asked(with_session, ("own_pid", {}), ("hang", {}), ("own_pid", {}), context=context)
     assert isinstance(stuck, Failed) and stuck.kind == "timeout", stuck

@@ -26,7 +26,7 @@ class FreePorts:
     ports: List[int] = field(default_factory=list)
 
 
-@cheap("kernel")
+@cheap("node")
 def free_ports(params: Dict[str, Any]) -> FreePorts:
     """`params["count"]` such ports, or fewer where not so many are found; each is bound for an instant.
 

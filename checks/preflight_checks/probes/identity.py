@@ -37,7 +37,7 @@ class Identity:
     place: str = ""
 
 
-@cheap("waiting")
+@cheap("node", asks=True)
 def identity(params: Dict[str, Any]) -> Identity:
     """Who this node is."""
     limit_s = float(params.get("limit_s", FQDN_S))

@@ -76,7 +76,7 @@ class Route:
     detail: str = ""
 
 
-@cheap("kernel")
+@cheap("node")
 def interfaces(params: Dict[str, Any]) -> Interfaces:
     """Every interface with its addresses. Raises ProbeUnavailable when no way to list them works."""
     rows = None  # type: Optional[List[Tuple[str, int, Optional[Address]]]]
@@ -258,7 +258,7 @@ def _number(path: str) -> Optional[int]:
         return None
 
 
-@cheap("waiting")
+@cheap("node", asks=True)
 def route(params: Dict[str, Any]) -> Route:
     """How the kernel would send to `params["destination"]` (a name or an address). Sends nothing.
 

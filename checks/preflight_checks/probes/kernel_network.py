@@ -49,7 +49,7 @@ class KernelNetwork:
         return self.first_port <= port <= self.last_port and port not in reserved(self.reserved_ports)
 
 
-@cheap("kernel")
+@cheap("node")
 def kernel_network(params: Dict[str, Any]) -> KernelNetwork:
     """These settings of this node. Raises ProbeUnavailable where /proc/sys/net cannot be read at all."""
     if not os.path.isdir(SYSCTL):

@@ -39,7 +39,7 @@ class KernelSettings:
     modules: Dict[str, str] = field(default_factory=dict)
 
 
-@cheap("kernel")
+@cheap("node")
 def kernel_settings(params: Dict[str, Any]) -> KernelSettings:
     """Read them from the kernel's own files; no tool is run. Raises ProbeUnavailable where there are none."""
     values, unread = read(ROOT)
@@ -56,23 +56,19 @@ def read(root: str) -> Tuple[Dict[str, str], int]:
     folders: List[Tuple[str, str]] = [(root, "")]
     while folders and len(values) < _MOST:
         folder, prefix = folders.pop()
-        try:
-            with os.scandir(folder) as entries:
-                listed = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
-        except OSError:
-            continue
-        for entry, is_folder in listed:
-            name = prefix + entry
-            if name.startswith(VOLATILE) or entry == "stable_secret" or (is_folder and entry.startswith(PASSING)):
-                continue
-            if is_folder:
-                folders.append((folder + "/" + entry, name + "."))
-                continue
-            text = _setting(folder + "/" + entry)
-            if text is None:
-                unread += 1
-            else:
-                values[name] = text
+        with Folder(folder) as opened:
+            for entry, is_folder in opened.entries():
+                name = prefix + entry
+                if name.startswith(VOLATILE) or entry == "stable_secret" or (is_folder and entry.startswith(PASSING)):
+                    continue
+                if is_folder:
+                    folders.append((folder + "/" + entry, name + "."))
+                    continue
+                text = opened.setting(entry)
+                if text is None:
+                    unread += 1
+                else:
+                    values[name] = text
     return values, unread
 
 
@@ -80,37 +76,61 @@ def read_modules(root: str) -> Tuple[Dict[str, str], int]:
     """Every parameter of every module below a folder by `module.parameter`, and how many could not be read."""
     values: Dict[str, str] = {}
     unread = 0
-    for module in _names(root):
-        folder = "%s/%s/parameters" % (root, module)
-        for name in _names(folder):
-            if len(values) >= _MOST:
-                return values, unread
-            text = _setting(folder + "/" + name)
-            if text is None:
-                unread += 1
-            else:
-                values["%s.%s" % (module, name)] = text
+    with Folder(root) as modules:
+        listed = modules.entries()
+    for module, _ in listed:
+        with Folder("%s/%s/parameters" % (root, module)) as opened:
+            for name, _ in opened.entries():
+                if len(values) >= _MOST:
+                    return values, unread
+                text = opened.setting(name)
+                if text is None:
+                    unread += 1
+                else:
+                    values["%s.%s" % (module, name)] = text
     return values, unread
 
 
-def _names(folder: str) -> List[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []
+class Folder:
+    """A folder of settings, which are opened from it: to find one by its path costs as much as to read it.
 
+    One that cannot be opened has no entries.
+    """
 
-def _setting(path: str) -> Optional[str]:
-    """What a file holds, words apart by one blank; None where it may only be written: it starts something."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    except OSError:
-        return None
-    try:
-        text = " ".join(os.read(fd, _LONGEST).decode("utf-8", "replace").split())
-    except OSError:
-        return None
-    finally:
-        os.close(fd)
-    # Few hold more than numbers; a command, as for core dumps, may hold anything.
-    return scrub(text) if "=" in text or "@" in text or " -" in text else text
+    def __init__(self, path: str) -> None:
+        try:
+            self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError:
+            self._fd = -1
+
+    def __enter__(self) -> Folder:
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+
+    def entries(self) -> List[Tuple[str, bool]]:
+        """The names in it, in order, and whether each is a folder."""
+        if self._fd < 0:
+            return []
+        try:
+            with os.scandir(self._fd) as entries:
+                return sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
+        except OSError:
+            return []
+
+    def setting(self, name: str) -> Optional[str]:
+        """What a file holds, words apart by one blank; None where it may only be written: it starts something."""
+        try:
+            fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK, dir_fd=self._fd)
+        except OSError:
+            return None
+        try:
+            text = " ".join(os.read(fd, _LONGEST).decode("utf-8", "replace").split())
+        except OSError:
+            return None
+        finally:
+            os.close(fd)
+        # Few hold more than numbers; a command, as for core dumps, may hold anything.
+        return scrub(text) if "=" in text or "@" in text or " -" in text else text

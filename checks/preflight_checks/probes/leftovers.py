@@ -117,7 +117,7 @@ class Leftovers:
     compiling: bool = False
 
 
-@cheap("kernel")
+@cheap("node")
 def leftovers(params: Dict[str, Any]) -> Leftovers:
     """Processes that run one of `params["programs"]` (names of scripts or modules) or a launcher, and shared memory.
 

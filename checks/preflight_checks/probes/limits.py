@@ -54,7 +54,7 @@ class Limits:
     cgroup: Cgroups = field(default_factory=Cgroups)
 
 
-@cheap("kernel")
+@cheap("node")
 def limits(params: Dict[str, Any]) -> Limits:
     """The limits of this process. Run it in the job context, where they are those of the ranks."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -68,7 +68,7 @@ class Machine:
     features: List[str] = field(default_factory=list)
 
 
-@cheap("kernel")
+@cheap("node")
 def machine(params: Dict[str, Any]) -> Machine:
     """The machine as the agent sees it; no tool is run, and nothing needs root."""
     system = os.uname()

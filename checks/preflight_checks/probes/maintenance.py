@@ -37,7 +37,7 @@ class Signs:
     restart_wanted: bool = False
 
 
-@cheap("kernel")
+@cheap("node")
 def signs(params: Dict[str, Any]) -> Signs:
     """Look at what systemd and the distribution leave in /run and /etc; no daemon is asked."""
     planned = parse_scheduled(_read(RUN + "/systemd/shutdown/scheduled") or "")

@@ -49,7 +49,7 @@ class Lookups:
     hosts_file: Dict[str, List[str]] = field(default_factory=dict)
 
 
-@cheap("waiting")
+@cheap("node", asks=True)
 def resolve(params: Dict[str, Any]) -> Lookup:
     """Look up `params["name"]`, or the node's own name when it is empty or missing.
 
@@ -77,7 +77,7 @@ def first_bindable(addresses: List[str]) -> str:
     return ""
 
 
-@cheap("waiting")
+@cheap("node", asks=True)
 def resolve_many(params: Dict[str, Any]) -> Lookups:
     """Look up all of `params["names"]` at the same time, each within `limit_s` seconds."""
     names = [str(name) for name in params["names"]][:MOST_NAMES]

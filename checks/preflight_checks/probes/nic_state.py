@@ -70,7 +70,7 @@ class NicStates:
     left_out: int = 0
 
 
-@cheap("kernel")
+@cheap("node")
 def nic_states(params: Dict[str, Any]) -> NicStates:
     """The state of every interface. Raises ProbeUnavailable where /sys does not show this network namespace."""
     try:

@@ -9,9 +9,10 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable  # noqa: UP035 (Python 3.8)
+from typing import Any, Callable, Generator  # noqa: UP035 (Python 3.8)
 
 from preflight.node import process
+from preflight.node.cheap import cheap, straight
 from preflight.node.wire import ProbeUnavailable
 
 #: A descendant that does what it can to survive: a session of its own, deaf to SIGTERM and SIGHUP.
@@ -49,6 +50,25 @@ def place(params: dict[str, Any]) -> Place:
 
 def echo(params: dict[str, Any]) -> Any:
     return params.get("value")
+
+
+def _twice(params: dict[str, Any]) -> Generator[float, None, list[Any]]:
+    began = time.monotonic()
+    yield params["apart_s"]
+    if params.get("crash"):
+        raise RuntimeError("on the second look")
+    return [os.getpid(), began, time.monotonic()]
+
+
+@cheap("kind", looks=_twice)
+def twice(params: dict[str, Any]) -> list[Any]:
+    """Which process, and when it looked first and last."""
+    return straight(_twice(params))
+
+
+def once(params: dict[str, Any]) -> list[Any]:
+    """Which process, and when."""
+    return [os.getpid(), time.monotonic()]
 
 
 def crash(params: dict[str, Any]) -> None:
