@@ -229,12 +229,28 @@ def _functions(
 
 def named(group: str, name: str) -> Any:
     """The executor or reporter called `name`. Raises KeyError with the nearest and the valid names."""
+    if (own := _own(group, name)) is not None:
+        return own
     found = {item.name: item for item in load(group).items}
     if name not in found:
         near = get_close_matches(name.lower(), found, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise KeyError(f"there is no {name!r}; {hint}known are {', '.join(sorted(found)) or 'none'}")
     return found[name]
+
+
+def _own(group: str, name: str) -> Any:
+    """The one of ours that lies in a module of this name and is called so, which needs none of the others; else None.
+
+    Ours come first, so that no plugin's has its name.
+    """
+    for point in _points(group):
+        entries = point.load() if point.module.partition(".")[0] == "preflight" else ()
+        for entry in entries:
+            if isinstance(entry, str) and entry.partition(":")[0].rpartition(".")[2] == name:
+                found = _resolve(entry)
+                return found if found.name == name else None
+    return None
 
 
 def names_of(items: Iterable[Rule | Check]) -> set[str]:
@@ -298,7 +314,14 @@ def _label(point: EntryPoint) -> str:
 
 @functools.cache
 def _name_of(distribution: Distribution) -> str:
-    """Name and version, for which all that a distribution says of itself has to be read."""
+    """Name and version, as the head of what a distribution says of itself has them.
+
+    The library reads all of that, a long description included, with a parser of letters.
+    """
+    head, _, _ = (distribution.read_text("METADATA") or "").partition("\n\n")
+    said = dict(line.partition(": ")[::2] for line in head.splitlines())
+    if "Name" in said and "Version" in said:
+        return f"{said['Name']} {said['Version']}"
     return f"{distribution.name} {distribution.version}"
 
 

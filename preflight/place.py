@@ -83,6 +83,8 @@ def nodes_of_jobs(jobs: Sequence[Job], *, trust_job: bool) -> tuple[tuple[Node, 
 
 
 def _expand(hosts: str) -> tuple[str, ...]:
+    if "[" not in hosts:
+        return tuple(outside_brackets(hosts))
     from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 
     names: list[str] = []
