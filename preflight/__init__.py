@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from preflight.api import check, diagnose, diff, judge, lint, smoke
+    from preflight.check_options import CheckOptions
     from preflight.configuration import Configuration
     from preflight.diagnosis.model import Diagnosis
     from preflight.difference.model import Difference
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from preflight.outcome import Finding, Outcome, Severity, Status, VerdictKind
     from preflight.recording import Recording
     from preflight.report import Report
-    from preflight.run import CheckOptions
     from preflight.wish import Wish
 
 __all__ = [
@@ -48,7 +48,7 @@ __all__ = [
 _HOMES = {
     **dict.fromkeys(("check", "diagnose", "diff", "judge", "lint", "smoke"), "api"),
     **dict.fromkeys(("Finding", "Outcome", "Severity", "Status", "VerdictKind"), "outcome"),
-    "CheckOptions": "run",
+    "CheckOptions": "check_options",
     "Configuration": "configuration",
     "Diagnosis": "diagnosis.model",
     "Difference": "difference.model",

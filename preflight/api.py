@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -27,12 +26,13 @@ from preflight.wish import hold_to_servers, job_of
 if TYPE_CHECKING:
     from preflight.brief import Brief, Read
     from preflight.cache import Cache
+    from preflight.check_options import CheckOptions
     from preflight.config_file import Choices, Chosen
     from preflight.diagnosis.model import Diagnosis, Pointer
     from preflight.difference.model import Difference
     from preflight.fix import Plan
     from preflight.job import Job
-    from preflight.run import CheckOptions
+    from preflight.judgement import Rule
 
 #: Each check plans what it wants to know for each job, so that a repository of thousands takes minutes before any node
 #: is asked; and nobody submits so many at once.
@@ -65,7 +65,7 @@ def lint(
         UsageError: a path does not exist, or lies outside `root`; `configuration` names an unknown rule, or
             excludes a pattern that is none.
     """
-    wanted = configured(configuration, rules_for(configuration))
+    wanted = configured(configuration, lambda: rules_for(configuration))
     top, chosen = chosen_in(paths, root, given)
     with _collecting_seldom():
         return _lint(top, chosen, wanted, None if given else cache, given, jobs, progress)
@@ -144,7 +144,7 @@ def check(
     wish = Wish(backup=backup)
 
     def read(tell: Progress) -> Brief:
-        wanted = configured(configuration, (*rules_for(configuration), *checks_for(configuration)))
+        wanted = configured(configuration, lambda: (*rules_for(configuration), *checks_for(configuration)))
         jobs = _few(jobs_in(paths, root=root, exclude=wanted.exclude, progress=patiently(tell)))
         hold_to_servers(wish, jobs, True)
         return _brief("check", jobs, wanted, wish)
@@ -180,7 +180,9 @@ def smoke(
         raise UsageError("--backup: where servers wait for every worker (--mode sync) none can be replaced")
 
     def read(tell: Progress) -> Brief:
-        wanted = configured(configuration, [check for check in checks_for(configuration) if check.when == SMOKE])
+        wanted = configured(
+            configuration, lambda: [check for check in checks_for(configuration) if check.when == SMOKE]
+        )
         if paths:
             jobs = _few(jobs_in(paths, root=root, exclude=wanted.exclude, progress=patiently(tell)))
         else:
@@ -204,12 +206,20 @@ def _few(jobs: tuple[Job, ...]) -> tuple[Job, ...]:
 
 def _brief(verb: str, jobs: tuple[Job, ...], wanted: Configuration, wish: Wish) -> Brief:
     from preflight.brief import Brief
-    from preflight.saved_shape import adapter
 
-    # Nodes are mostly waited for: time enough to make what will take the recording apart, a tenth of a second's work.
-    threading.Thread(target=adapter, name="preflight-adapter", daemon=True).start()
+    def rules() -> Sequence[Rule]:
+        return rules_for(wanted)
+
+    def prepare() -> None:
+        from preflight.saved_shape import adapter
+
+        adapter()
+        if verb != SMOKE:
+            rules()
+        catalog.exhibitors()
+
     base = Recording(jobs=jobs, created=now(), tool_version=__version__, configuration=wanted, verb=verb, wish=wish)
-    return Brief(base, rules_for(wanted), checks_for(wanted))
+    return Brief(base, checks_for(wanted), rules, prepare)
 
 
 def _record(
@@ -218,10 +228,12 @@ def _record(
     from preflight.cache import apart_from_repositories
     from preflight.run import record
 
-    recording = record(verb, read, options, progress=progress, cache=apart_from_repositories(top))
-    # What is judged is what a saved recording will hold, to the letter, so that `judge` cannot differ from `check`.
-    recording = load(save(recording), to_judge=True)
-    return recording, judge(recording, progress=progress or ignore)
+    def conclude(recording: Recording, tell: Progress) -> tuple[Recording, Report]:
+        # What is judged is what a saved recording will hold, to the letter, so that `judge` cannot differ from `check`.
+        recording = load(save(recording), to_judge=True)
+        return recording, judge(recording, progress=tell)
+
+    return record(verb, read, options, conclude, progress=progress, cache=apart_from_repositories(top))
 
 
 def judge(recording: Recording | str | Path, *, progress: Progress = ignore) -> Report:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Sequence
 
 import anyio
@@ -14,17 +13,26 @@ from preflight.judgement import Check, Rule
 from preflight.lazy.dataclasses import dataclass
 from preflight.place import ContextChoice
 from preflight.planning import Planner
-from preflight.progress import Progress, Step
+from preflight.progress import Progress, across
 from preflight.recording import Recording
+
+
+def _nothing() -> None:
+    """All is ready."""
 
 
 @dataclass(frozen=True, slots=True)
 class Brief:
-    """The jobs, in a recording that holds nothing else yet, and what judges them."""
+    """The jobs, in a recording that holds nothing else yet, and what judges them.
+
+    No node waits for `rules`, so they are asked for when something is to be judged; `prepare` has them and everything
+    else that judging takes made ready beforehand, in a thread beside, while nodes are waited for.
+    """
 
     base: Recording
-    rules: Sequence[Rule]
     checks: Sequence[Check]
+    rules: Callable[[], Sequence[Rule]] = tuple
+    prepare: Callable[[], object] = _nothing
 
 
 #: Reads the jobs, telling how far it is. Raises UsageError.
@@ -54,13 +62,7 @@ class Briefing:
 
     async def learn(self) -> None:
         """Read. Raises UsageError, also where there is no job."""
-        loop = asyncio.get_running_loop()
-
-        def tell(step: Step) -> None:
-            # Whoever watches is spoken to by one thread alone, and by none once the loop is closed.
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(self._progress, step)
-
+        tell = across(asyncio.get_running_loop(), self._progress)
         self.known = await anyio.to_thread.run_sync(self._learned, tell, abandon_on_cancel=True)
         self._over.set()
 

@@ -13,11 +13,11 @@ from preflight import options
 from preflight.options import F, together
 
 if TYPE_CHECKING:
+    from preflight.check_options import CheckOptions
     from preflight.configuration import Configuration
     from preflight.progress import Progress
     from preflight.recording import Recording
     from preflight.report import Report
-    from preflight.run import CheckOptions
 
 
 def _deadline(name: str, default: float, help: str, *, least: float = 0.5, most: float = 600) -> Callable[[F], F]:
@@ -89,8 +89,8 @@ def run_live(
 ) -> int:
     """Carry a run out, keep its recording where that is wanted, and write the report; its exit code."""
     from preflight import api
+    from preflight.check_options import CheckOptions
     from preflight.cli_deliver import deliver_live
-    from preflight.run import CheckOptions
 
     _possible(chosen, save)
     names = CheckOptions.field_names()

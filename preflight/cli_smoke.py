@@ -13,12 +13,12 @@ from click.core import ParameterSource
 from preflight import cli_live, options
 
 if TYPE_CHECKING:
+    from preflight.check_options import CheckOptions
     from preflight.configuration import Configuration
     from preflight.progress import Progress
     from preflight.recording import Recording
     from preflight.relaunch.plan import Relaunch
     from preflight.report import Report
-    from preflight.run import CheckOptions
     from preflight.wish import Drill
 
 #: Where the changed script and the trainer go unless --to says so.

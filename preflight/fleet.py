@@ -153,9 +153,11 @@ async def open_fleet(
             raise failure
     finally:
         keeper.stop()
-        await _close_all(fleet)
-        with anyio.CancelScope(shield=True):
-            await executor.aclose()
+        try:
+            await _close_all(fleet)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await executor.aclose()
 
 
 async def _come_round(keeper: Keeper) -> None:

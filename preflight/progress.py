@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from preflight.lazy.dataclasses import dataclass
+
+if TYPE_CHECKING:
+    import asyncio
 
 #: Longer than this nobody waits without being told for what.
 PATIENCE_S = 1.0
@@ -62,6 +66,17 @@ def both(one: Progress, other: Progress | None) -> Progress:
     def tell(step: Step) -> None:
         one(step)
         second(step)
+
+    return tell
+
+
+def across(loop: asyncio.AbstractEventLoop, progress: Progress) -> Progress:
+    """A watcher for other threads than the one of this loop, in which alone `progress` is told."""
+
+    def tell(step: Step) -> None:
+        # Nobody is told anything once the loop is closed.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(progress, step)
 
     return tell
 

@@ -16,24 +16,23 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import fields, replace
-from pathlib import Path
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import anyio
 import anyio.to_thread
 from anyio.abc import TaskStatus
 
 from preflight.brief import Briefing, Known, Read
-from preflight.engine import SMOKE, outcomes_of
+from preflight.check_options import CheckOptions
+from preflight.engine import SMOKE
 from preflight.executors.base import Forward, Wanted
 from preflight.fleet import open_fleet
 from preflight.judgement import STAGES
-from preflight.lazy.dataclasses import dataclass
 from preflight.observe import Observer
-from preflight.outcome import Severity
 from preflight.place import ContextChoice, claimed_count, context_of
-from preflight.progress import Progress, Step, ignore
+from preflight.proceeding import after_errors, without_nodes
+from preflight.progress import Progress, Step, across, ignore
 from preflight.reach import Way, choose, find
 from preflight.recording import (
     Cluster,
@@ -46,61 +45,29 @@ from preflight.recording import (
     StageRecord,
 )
 from preflight.request import Request
-from preflight.suppress import sift
 
 if TYPE_CHECKING:
     from preflight.cache import Cache
 
-#: What a program ends with that SIGTERM ended.
-_TERMINATED = 128 + signal.SIGTERM
-
-
-@dataclass(frozen=True, slots=True)
-class CheckOptions:
-    """How and how far to look. Deadlines are seconds; `until` is the last stage.
-
-    `executor` empty means what the surroundings say (an allocation, a cluster), else ssh; `executor_options` are
-    `NAME=VALUE` for it. `allow` holds keys of `preflight.request.CONSENTS`. `steps` is the number of training steps of
-    the smoke run; None leaves it to the check.
-    """
-
-    hosts: str = ""
-    hostfile: Path | None = None
-    executor: str = ""
-    executor_options: tuple[str, ...] = ()
-    trust_job: bool = False
-    python: str = ""
-    directory: str = ""
-    prelude: bool = False
-    allow: tuple[str, ...] = ()
-    until: str = "smoke"
-    keep_going: bool = False
-    steps: int | None = None
-    gather_deadline: float = 30.0
-    open_deadline: float = 8.0
-    node_deadline: float = 10.0
-    link_deadline: float = 10.0
-    smoke_deadline: float = 60.0
-
-    def longest_s(self) -> float:
-        """How long a run takes at the most once there are nodes; rounds of links beyond the first few are rare."""
-        return self.open_deadline + self.node_deadline + 6 * self.link_deadline + self.smoke_deadline
-
-    @classmethod
-    def field_names(cls) -> tuple[str, ...]:
-        """The names the command line may set."""
-        return tuple(field.name for field in fields(cls))
+#: Some time after which the first requests of a stage are on their way.
+_ASKED_S = 0.02
+T = TypeVar("T")
+#: What a program ends with that SIGTERM ended, and one that Ctrl-C did.
+_TERMINATED, _INTERRUPTED = 128 + signal.SIGTERM, 128 + signal.SIGINT
 
 
 def record(
     verb: str,
     read: Read,
     options: CheckOptions,
+    conclude: Callable[[Recording, Progress], T],
     *,
     progress: Progress | None = None,
     cache: Cache | None = None,
-) -> Recording:
-    """Carry out a check of what `read` gives, in a thread beside, and return the recording.
+) -> T:
+    """Carry out a check of what `read` gives, in a thread beside, and return what `conclude` makes of the recording.
+
+    That is called in a thread beside, too, while the agents are taken leave of; once more where that is interrupted.
 
     Where the verb is `smoke`, nodes are asked only what the smoke stage looks at, and links are not tried.
 
@@ -111,17 +78,17 @@ def record(
         UsageError: there is no job, the nodes cannot be told, or the executor is unknown.
         KeyboardInterrupt: it was interrupted before there was anything to record.
     """
-    run = _Run(verb, read, options, progress or ignore, cache)
+    run = _Run(verb, read, options, conclude, progress or ignore, cache)
     try:
         _in_a_loop(run)
     except (KeyboardInterrupt, asyncio.CancelledError):  # Python 3.10 lets the cancelling by Ctrl-C out as it is
-        run.interrupt(130)
+        run.interrupt(_INTERRUPTED)
     if run.failure is not None:
         raise run.failure
-    return run.recording()
+    return run.conclusion()
 
 
-def _in_a_loop(run: _Run) -> None:
+def _in_a_loop(run: _Run[T]) -> None:
     """Carry the run out in a loop of its own: where this thread has one already (a notebook), in a thread beside it."""
     try:
         asyncio.get_running_loop()
@@ -132,17 +99,33 @@ def _in_a_loop(run: _Run) -> None:
             beside.submit(anyio.run, run.until_terminated).result()
 
 
-class _Run:
+class _Run(Generic[T]):
     """One check under way: what has been observed so far, and the clock it is timed by."""
 
-    def __init__(self, verb: str, read: Read, options: CheckOptions, progress: Progress, cache: Cache | None) -> None:
+    def __init__(
+        self,
+        verb: str,
+        read: Read,
+        options: CheckOptions,
+        conclude: Callable[[Recording, Progress], T],
+        progress: Progress,
+        cache: Cache | None,
+    ) -> None:
         self._options = options
+        self._conclude = conclude
+        self._concluded: list[T] = []
+        self._over = anyio.Event()
         self._only_smoke = verb == SMOKE
         self._stages_wanted = ("node", "smoke") if self._only_smoke else STAGES[: STAGES.index(options.until) + 1]
         self._briefing = Briefing(read, self._context_of, progress)
         self._progress = progress
         self._cache = cache
         self._began = time.monotonic()
+        #: The signals that end the run in order. Only the main thread of a program may ask for any, and what whoever
+        #: called it does about Ctrl-C is theirs to do.
+        self._heeded = {signal.SIGTERM: _TERMINATED}
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            self._heeded[signal.SIGINT] = _INTERRUPTED
         self._nodes: tuple[NodeRecord, ...] = ()
         self._stages: list[StageRecord] = []
         self._observer: Observer | None = None
@@ -168,6 +151,12 @@ class _Run:
         """Seconds since the run began."""
         return time.monotonic() - self._began
 
+    def conclusion(self) -> T:
+        """What became of it. Raises as `recording` does."""
+        if self._concluded and not self._interrupted:
+            return self._concluded[0]
+        return self._conclude(self.recording(), self._progress)
+
     def recording(self) -> Recording:
         """Everything so far. Raises what ended it where that was before anything was read."""
         known = self._briefing.known
@@ -190,14 +179,15 @@ class _Run:
         )
 
     async def until_terminated(self) -> None:
-        """Carry the run out; SIGTERM cancels it, so that every agent is taken leave of in order.
+        """Carry the run out; SIGTERM and Ctrl-C cancel it, so that every agent is taken leave of in order.
 
         An exception raised by a signal handler would surface in whichever task happens to run, wrapped in the groups
-        of tasks around it, or inside the event loop itself. Only the main thread of a program may ask for signals.
+        of tasks around it, or inside the event loop itself, and what asyncio makes of Ctrl-C heeds no shield. The
+        second Ctrl-C finds Python's own handler again.
         """
         async with anyio.create_task_group() as group:
             if threading.current_thread() is threading.main_thread():
-                await group.start(self._watch_for_sigterm, group.cancel_scope)
+                await group.start(self._watch_for_signals, group.cancel_scope)
 
             async def read() -> None:
                 try:
@@ -207,19 +197,19 @@ class _Run:
                     group.cancel_scope.cancel()
 
             try:
-                await self.carry_out(lambda: group.start_soon(read))
+                await self.carry_out(lambda: group.start_soon(read), lambda: group.start_soon(self._come_to_an_end))
             except Exception as error:
                 # Raised by `record`, outside the task group, which would wrap it.
                 self.failure = self.failure or error
             group.cancel_scope.cancel()
 
-    async def _watch_for_sigterm(
+    async def _watch_for_signals(
         self, scope: anyio.CancelScope, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
     ) -> None:
-        with anyio.open_signal_receiver(signal.SIGTERM) as signals:
+        with anyio.open_signal_receiver(*self._heeded) as signals:
             task_status.started()
-            async for _ in signals:
-                self.interrupt(_TERMINATED)
+            async for number in signals:
+                self.interrupt(self._heeded[number])
                 scope.cancel()
                 return
 
@@ -231,8 +221,22 @@ class _Run:
             self._stages.append(StageRecord(name, started, self.now(), skipped="it was interrupted"))
             self._progress(Step(name, ended=True, skipped="it was interrupted"))
 
-    async def carry_out(self, begin_to_read: Callable[[], object]) -> None:
-        """Find the nodes, open them, then one stage after the other. Raises UsageError when nobody knows the nodes."""
+    async def _come_to_an_end(self) -> None:
+        """Conclude from all that was seen, beside the loop."""
+        tell = across(asyncio.get_running_loop(), self._progress)
+        try:
+            self._concluded.append(
+                await anyio.to_thread.run_sync(self._conclude, self.recording(), tell, abandon_on_cancel=True)
+            )
+        except Exception as error:
+            self.failure = error
+        self._over.set()
+
+    async def carry_out(self, begin_to_read: Callable[[], object], conclude: Callable[[], object]) -> None:
+        """Find the nodes, open them, then one stage after the other. Raises UsageError when nobody knows the nodes.
+
+        What is read and concluded beside it is begun by `begin_to_read` and `conclude`.
+        """
         options = self._options
         self._progress(Step("gather", planned=("gather", "open", *self._stages_wanted)))
         way = await choose(
@@ -277,9 +281,14 @@ class _Run:
                 self._under_way = (name, self.now())
                 requests = await anyio.to_thread.run_sync(known.planner.plan, name, *self._seen(known, observer))
                 self._progress(Step(name))
-                await self._observe(observer, known, name, requests)
+                async with anyio.create_task_group() as beside:
+                    beside.start_soon(_prepare, known)
+                    await self._observe(observer, known, name, requests)
+                    beside.cancel_scope.cancel()
                 self._finish_stage()
             self._nodes = fleet.records
+            conclude()
+        await self._over.wait()
 
     async def _gather(self, way: Way) -> tuple[Node, ...]:
         """The nodes, as far as there are any; what the executor took for them is given back unless all goes well."""
@@ -352,27 +361,10 @@ class _Run:
 
     def _why_not(self, known: Known, stage: str) -> str:
         """Why a stage makes no sense any more; empty when it does."""
-        silent = [record.node.name for record in self._nodes if record.problem]
-        if len(silent) == len(self._nodes):
-            # The first stage is where silent nodes are reported, so it takes place even when there is nobody to ask.
-            if stage == "node" and not self._only_smoke:
-                return ""
-            why = next((record.problem for record in self._nodes if self._only_smoke), "")
-            return f"no node could be reached ({why})" if why else "no node could be reached"
-        if stage != "smoke":
-            return ""
-        if silent:
-            why = next(record.problem for record in self._nodes if record.problem)
-            because = f" ({why})" if self._only_smoke else ""
-            return f"{', '.join(silent)} cannot be reached{because}, and the run would not be the job without them"
-        if self._options.keep_going or self._only_smoke:
-            return ""
-        outcomes = outcomes_of(self.recording(), known.brief.rules, known.planner.checks)
-        findings = sift(outcomes, known.brief.base).kept
-        errors = sorted({finding.id for finding in findings if finding.severity is Severity.ERROR})
-        if errors:
-            return f"{', '.join(errors)} would stop it anyway (--keep-going runs it all the same)"
-        return ""
+        why = without_nodes(stage, self._nodes, only_smoke=self._only_smoke)
+        if why or stage != "smoke" or self._options.keep_going or self._only_smoke:
+            return why
+        return after_errors(self.recording(), known.brief.rules(), known.planner.checks)
 
     async def _follow_up(self, known: Known, stage: str, observer: Observer) -> list[Request]:
         """What the facts of this stage make necessary besides; nothing that was asked already."""
@@ -384,6 +376,12 @@ class _Run:
         """The nodes and what was observed so far, as checks see them."""
         fleet = Fleet(self._nodes, self._executor, self._origin, self._cluster, known.brief.base.wish)
         return fleet, Facts(tuple(observer.facts), tuple(observer.events))
+
+
+async def _prepare(known: Known) -> None:
+    """Have ready what judging takes, once the nodes know what is asked of them. Nobody waits for the end of it."""
+    await anyio.sleep(_ASKED_S)
+    await anyio.to_thread.run_sync(known.brief.prepare, abandon_on_cancel=True)
 
 
 def _opening(nodes: Sequence[Node], deadline_s: float) -> Step:

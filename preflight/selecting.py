@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from preflight import catalog
@@ -33,12 +33,15 @@ def checks_for(configuration: Configuration | None) -> tuple[Check, ...]:
     return tuple(sorted((*catalog.checks(), *declared), key=lambda item: item.meta.id))
 
 
-def configured(configuration: Configuration | None, items: Sequence[Rule | Check]) -> Configuration:
+def configured(configuration: Configuration | None, of_verb: Callable[[], Sequence[Rule | Check]]) -> Configuration:
     """The configuration, when every rule and check it names exists: a misspelt one would silently judge nothing.
 
-    `items` are those of this verb. What is ignored may belong to another one, so that all can share a configuration.
+    `of_verb` gives those of this verb. What is ignored may belong to another, so that all can share a configuration.
     """
     wanted = configuration or Configuration()
+    if not wanted.select and not wanted.ignore:
+        return wanted
+    items = of_verb()
     unknown = catalog.unknown_names(wanted.select, items)
     if wanted.file and len(unknown) < len(wanted.select):
         # A file that all verbs share may select what belongs to another one.

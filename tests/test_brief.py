@@ -13,13 +13,15 @@ import pytest
 
 from preflight.brief import Brief
 from preflight.bundle import node_bundle
+from preflight.check_options import CheckOptions
 from preflight.errors import UsageError
 from preflight.executors.base import Bundle, Channel, ExecutorError, Gathered, Wanted
 from preflight.executors.local import LocalExecutor
+from preflight.observe import Observer
 from preflight.progress import Progress, Step
 from preflight.recording import Node, Recording
-from preflight.run import CheckOptions, record
-from tests.building import claim, executor_more, job
+from preflight.run import record
+from tests.building import as_it_is, claim, executor_more, job
 
 #: What is waited for comes at once, or the test fails.
 SOON_S = 20.0
@@ -62,9 +64,9 @@ BASE = Recording((job(claim("nodes", 2)),), "2026-11-22T00:00:00+00:00", "0.1", 
 def test_named_nodes_are_reached_while_the_job_is_read(knocking: Knocking) -> None:
     def read(tell: Progress) -> Brief:
         assert knocking.knocked.wait(SOON_S), "nobody was reached before the job was read"
-        return Brief(BASE, (), ())
+        return Brief(BASE, ())
 
-    made = record("check", read, OPTIONS)
+    made = record("check", read, OPTIONS, as_it_is)
     assert [node.problem for node in made.nodes] == ["a: nobody is there", "b: nobody is there"]
     assert knocking.jobs_seen == [0]
 
@@ -74,9 +76,9 @@ def test_an_executor_that_wants_to_know_the_job_waits_for_it(knocking: Knocking)
 
     def read(tell: Progress) -> Brief:
         assert not knocking.knocked.is_set()
-        return Brief(BASE, (), ())
+        return Brief(BASE, ())
 
-    record("check", read, OPTIONS)
+    record("check", read, OPTIONS, as_it_is)
     assert knocking.jobs_seen == [1]
 
 
@@ -86,9 +88,9 @@ def test_a_mistake_in_the_job_is_told_when_nodes_are_being_reached_too(knocking:
         raise UsageError("there is no such file")
 
     with pytest.raises(UsageError, match="there is no such file"):
-        record("check", read, OPTIONS)
+        record("check", read, OPTIONS, as_it_is)
     with pytest.raises(UsageError, match="nothing to check"):
-        record("check", lambda tell: Brief(replace(BASE, jobs=()), (), ()), OPTIONS)
+        record("check", lambda tell: Brief(replace(BASE, jobs=()), ()), OPTIONS, as_it_is)
     assert knocking.closed
 
 
@@ -100,7 +102,7 @@ def test_a_bug_in_the_reading_is_raised_as_it_is(knocking: Knocking, opens_named
         raise ZeroDivisionError("of a reader's own")
 
     with pytest.raises(ZeroDivisionError, match="of a reader's own"):
-        record("check", read, OPTIONS)
+        record("check", read, OPTIONS, as_it_is)
     # Before the job is read nothing was opened, and so there is nothing to close.
     assert bool(knocking.closed) is opens_named
 
@@ -110,9 +112,9 @@ def test_whoever_watches_hears_of_the_reading_in_the_thread_of_the_run(knocking:
 
     def read(tell: Progress) -> Brief:
         tell(Step("files", 1, 2))
-        return Brief(BASE, (), ())
+        return Brief(BASE, ())
 
-    record("check", read, OPTIONS, progress=lambda step: heard.append((step.stage, threading.get_ident())))
+    record("check", read, OPTIONS, as_it_is, progress=lambda step: heard.append((step.stage, threading.get_ident())))
     assert "files" in {stage for stage, _ in heard}
     assert {thread for _, thread in heard} == {threading.get_ident()}
 
@@ -124,13 +126,82 @@ def test_an_interrupt_before_anything_was_read_is_one(knocking: Knocking) -> Non
         assert knocking.knocked.wait(SOON_S)
         os.kill(os.getpid(), signal.SIGINT)
         over.wait(SOON_S)
-        return Brief(BASE, (), ())
+        return Brief(BASE, ())
 
     try:
         with pytest.raises(KeyboardInterrupt):
-            record("check", read, OPTIONS)
+            record("check", read, OPTIONS, as_it_is)
     finally:
         over.set()
+    assert knocking.closed
+
+
+def test_judging_is_made_ready_while_nodes_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No node waits for the rules."""
+    order: list[str] = []
+    ready = threading.Event()
+
+    async def slowly(observer: Observer, *args: object, **more: object) -> None:
+        order.append("asked")
+        with anyio.fail_after(SOON_S):
+            while not ready.is_set():
+                await anyio.sleep(0.01)
+        order.append("answered")
+
+    def prepare() -> None:
+        order.append("made ready")
+        ready.set()
+
+    monkeypatch.setattr(Observer, "nodes", slowly)
+    options = CheckOptions(executor="local", hosts="a", until="node")
+    record("check", lambda tell: Brief(BASE, (), prepare=prepare), options, as_it_is)
+    assert order == ["asked", "made ready", "answered"]
+
+
+def test_what_is_concluded_is_of_all_that_was_seen(knocking: Knocking) -> None:
+    """In a thread beside, with whoever watches told in the run's own."""
+    threads: list[int] = []
+    heard: list[tuple[str, int]] = []
+
+    def conclude(recording: Recording, tell: Progress) -> str:
+        threads.append(threading.get_ident())
+        tell(Step("judge"))
+        return ", ".join(node.problem for node in recording.nodes)
+
+    def watch(step: Step) -> None:
+        heard.append((step.stage, threading.get_ident()))
+
+    said = record("check", lambda tell: Brief(BASE, ()), OPTIONS, conclude, progress=watch)
+    assert said == "a: nobody is there, b: nobody is there"
+    assert len(threads) == 1 and threads[0] != threading.get_ident()
+    assert ("judge", threading.get_ident()) in heard
+
+
+def test_a_bug_in_concluding_is_raised_as_it_is(knocking: Knocking) -> None:
+    def conclude(recording: Recording, tell: Progress) -> None:
+        raise ZeroDivisionError("of a check's own")
+
+    with pytest.raises(ZeroDivisionError, match="of a check's own"):
+        record("check", lambda tell: Brief(BASE, ()), OPTIONS, conclude)
+    assert knocking.closed
+
+
+def test_an_interrupt_while_it_is_concluded_has_it_concluded_again(knocking: Knocking) -> None:
+    seen: list[int] = []
+    over = threading.Event()
+
+    def conclude(recording: Recording, tell: Progress) -> int:
+        seen.append(recording.interrupted)
+        if len(seen) == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+            over.wait(SOON_S)
+        return recording.interrupted
+
+    try:
+        assert record("check", lambda tell: Brief(BASE, ()), OPTIONS, conclude) == 130
+    finally:
+        over.set()
+    assert seen == [0, 130]
     assert knocking.closed
 
 

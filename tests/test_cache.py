@@ -13,10 +13,10 @@ import pytest
 from preflight import api, remembering
 from preflight.brief import Read
 from preflight.cache import Cache, default_folder
+from preflight.check_options import CheckOptions
 from preflight.configuration import Configuration
 from preflight.recording import Recording
 from preflight.report import Report, to_json
-from preflight.run import CheckOptions
 
 KEY = "0" * 64
 LAUNCH = "#!/bin/bash\ntorchrun --nnodes=2 --nproc_per_node=8 --master_port=99999 train.py --x ds.json\n"

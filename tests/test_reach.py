@@ -11,6 +11,7 @@ import pytest
 
 from preflight import catalog, reach
 from preflight.brief import Brief, Read
+from preflight.check_options import CheckOptions
 from preflight.errors import UsageError
 from preflight.executors.base import (
     Bundle,
@@ -24,10 +25,11 @@ from preflight.executors.base import (
     Option,
     Wanted,
 )
+from preflight.executors.ssh import EXECUTOR, SshExecutor
 from preflight.job import Job
 from preflight.recording import Node, Origin, Recording
-from preflight.run import CheckOptions, record
-from tests.building import claim, executor_more, job
+from preflight.run import record
+from tests.building import as_it_is, claim, executor_more, job
 
 
 def _a_number(value: str) -> str:
@@ -75,7 +77,7 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pretended]:
 
 
 def briefly(base: Recording) -> Read:
-    return lambda tell: Brief(base, (), catalog.checks())
+    return lambda tell: Brief(base, catalog.checks())
 
 
 def a_check(*jobs: Job) -> Recording:
@@ -131,6 +133,15 @@ def test_an_option_that_will_not_do_is_explained(pretended: Pretended, option: s
         chosen(option, executor="pretended")
 
 
+def test_ssh_is_told_how_long_to_keep_connections() -> None:
+    way = chosen("keep=60", executor="ssh")
+    assert isinstance(way.executor, SshExecutor) and way.executor.keep_s == 60
+    assert EXECUTOR.keep_s == 0
+    for wrong in ("0", "3601", "-1", "1.5", "a minute", ""):
+        with pytest.raises(UsageError, match=f"--on-option keep={wrong}: '{wrong}' is no number of seconds from 1"):
+            chosen(f"keep={wrong}", executor="ssh")
+
+
 def test_options_go_to_the_executor(pretended: Pretended) -> None:
     way = chosen("jobid=7", "account=a=b", executor="pretended")
     assert isinstance(way.executor, Pretended)
@@ -176,7 +187,7 @@ def test_an_executor_that_never_answers_is_not_waited_for(
 def test_a_run_without_nodes_says_why_and_passes_nothing(monkeypatch: pytest.MonkeyPatch, pretended: Pretended) -> None:
     object.__setattr__(pretended, "problem", ExecutorError("missing", "no node of partition gpu is free", "all of it"))
     base = a_check(job(claim("nodes", 2)))
-    made = record("check", briefly(base), CheckOptions(executor="pretended"))
+    made = record("check", briefly(base), CheckOptions(executor="pretended"), as_it_is)
     assert made.nodes == () and made.executor == "pretended"
     assert made.origin == Origin(
         "executor", "pretended", "--on pretended", "no node of partition gpu is free", "missing", "all of it"
@@ -195,6 +206,6 @@ def test_a_run_without_nodes_says_why_and_passes_nothing(monkeypatch: pytest.Mon
 
 def test_each_node_of_an_allocation_that_cannot_be_reached_is_named(pretended: Pretended, tmp_path: Path) -> None:
     base = a_check(job(claim("nodes", 3)))
-    made = record("check", briefly(base), CheckOptions(executor="pretended", until="node"))
+    made = record("check", briefly(base), CheckOptions(executor="pretended", until="node"), as_it_is)
     assert [r.problem for r in made.nodes] == [f"{name}: it is only pretended" for name in "abc"]
     assert made.origin is not None and made.origin.words == "pretended job 7"

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from preflight import api, cli, selecting
+from preflight.check_options import CheckOptions
 from preflight.errors import UsageError
 from preflight.exhibit import Bars, Layout, Timeline
 from preflight.hosts import Hosts, hosts_of
@@ -23,7 +24,6 @@ from preflight.reporters.base import Style
 from preflight.reporters.page import page
 from preflight.reporters.sarif import REPORTER as SARIF
 from preflight.request import probe_name
-from preflight.run import CheckOptions
 from preflight.saved import load, save
 from preflight.wish import job_of, read_drill
 from tests.ports import free_port

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from preflight import api, cli
+from preflight.check_options import CheckOptions
 from preflight.difference import model
 from preflight.difference.model import Answer
 from preflight.difference.telling import page
 from preflight.recording import Recording, Unavailable
 from preflight.report import to_json
 from preflight.reporters.base import Style
-from preflight.run import CheckOptions
 from preflight.saved import load, save
 from tests.building import DOCS, a_recording, assert_follows_schema
 from tests.checks.build import fleet, job
