@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -14,10 +12,11 @@ from typing import IO, TYPE_CHECKING
 from preflight import __version__, catalog, report
 from preflight.engine import SMOKE
 from preflight.errors import UsageError
-from preflight.near import nearest_path
-from preflight.progress import Progress, Step, ignore, patiently
+from preflight.judging import collecting_seldom
+from preflight.judging import judge as judge
+from preflight.progress import Progress, ignore, patiently
 from preflight.recording import Configuration, Recording, Wish
-from preflight.report import Report, report_on
+from preflight.report import Report
 from preflight.roots import chosen_in, folder_of, root_of
 from preflight.saved import load, save
 from preflight.selecting import broken_for, checks_for, configured, plugins, rules_for
@@ -67,7 +66,7 @@ def lint(
     """
     wanted = configured(configuration, lambda: rules_for(configuration))
     top, chosen = chosen_in(paths, root, given)
-    with _collecting_seldom():
+    with collecting_seldom():
         return _lint(top, chosen, wanted, None if given else cache, given, jobs, progress)
 
 
@@ -103,20 +102,6 @@ def _lint(
     if cache is not None and key:
         remembering.remember(cache, key, look, found)
     return found
-
-
-@contextmanager
-def _collecting_seldom(after: int = 50_000) -> Iterator[None]:
-    """Look for garbage after so many allocations, or never: nearly everything that is made stays, or is in no ring.
-
-    While jobs are put together looking costs a fifth.
-    """
-    before = gc.get_threshold()
-    gc.set_threshold(max(before[0], after) if before[0] and after else 0, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
 
 
 def usable_cpus() -> int:
@@ -234,40 +219,6 @@ def _record(
         return recording, judge(recording, progress=tell)
 
     return record(verb, read, options, conclude, progress=progress, cache=apart_from_repositories(top))
-
-
-def judge(recording: Recording | str | Path, *, progress: Progress = ignore) -> Report:
-    """The report on a recording, or on the file one was saved to: the same verdict again, with no cluster.
-
-    Raises:
-        UsageError: the file cannot be read or is no recording.
-    """
-    # Of ten thousand nodes, collecting would take three quarters of the time, and find nothing.
-    with _collecting_seldom(0):
-        return _judge(recording, progress)
-
-
-def _judge(recording: Recording | str | Path, progress: Progress) -> Report:
-    """The report alone outlives this: what it was made from is let go of before anybody looks for garbage in it."""
-    if not isinstance(recording, Recording):
-        progress(Step("recording"))
-        recording = _load(Path(recording))
-    rules = rules_for(recording.configuration) if recording.verb != SMOKE else ()
-    checks = checks_for(recording.configuration) if recording.verb != "lint" else ()
-    if recording.verb == SMOKE:
-        # Of such a run the files were read, and nodes asked, only as far as the run itself needs it.
-        checks = tuple(check for check in checks if check.when == "smoke")
-    exhibitors, unshown = catalog.exhibitors() if recording.verb != "lint" else ((), ())
-    return report_on(
-        recording,
-        rules,
-        checks,
-        plugins=plugins(),
-        broken=broken_for(recording.verb),
-        progress=progress,
-        exhibitors=exhibitors,
-        unshown=unshown,
-    )
 
 
 def diagnose(
@@ -390,24 +341,6 @@ def jobs_in(
 
     top, chosen = chosen_in(paths, root, given)
     return assemble(top, chosen, sources=catalog.sources(), look=Look(top, exclude, given), progress=progress)
-
-
-def _load(path: Path) -> Recording:
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}{nearest_path(path)}") from None
-    try:
-        return load(data, to_judge=True)
-    except ValueError as error:
-        if b'"exit_code"' in data and b'"coverage"' in data:
-            raise UsageError(
-                f"{path} is no recording but a report; `preflight check --save recording.json` writes recordings"
-            ) from None
-        if data.lstrip()[:1] not in (b"{", b"\x1f"):
-            hint = "`preflight check --save FILE` writes one"
-            raise UsageError(f"{path} is no recording, which is JSON: {error}; {hint}") from None
-        raise UsageError(f"{path} is no recording that preflight {__version__} can read: {error}") from None
 
 
 def now() -> str:
