@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from difflib import SequenceMatcher, get_close_matches
 from importlib.metadata import Distribution, EntryPoint, entry_points
 from pathlib import Path
@@ -248,8 +249,10 @@ def _own(group: str, name: str) -> Any:
         entries = point.load() if point.module.partition(".")[0] == "preflight" else ()
         for entry in entries:
             if isinstance(entry, str) and entry.partition(":")[0].rpartition(".")[2] == name:
-                found = _resolve(entry)
-                return found if found.name == name else None
+                # What cannot be loaded is told of where all are.
+                with suppress(Exception):
+                    found = _resolve(entry)
+                    return found if found.name == name else None
     return None
 
 

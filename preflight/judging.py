@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,18 +19,44 @@ from preflight.saved import load
 from preflight.selecting import broken_for, checks_for, plugins, rules_for
 
 
+class _Collecting:
+    """How often garbage is looked for, while any thread wants it seldom."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._many = 0
+        self._before = gc.get_threshold()
+
+    def seldom(self, after: int) -> None:
+        """From now on after so many allocations, or never; the first to want it decides."""
+        with self._lock:
+            self._many += 1
+            if self._many == 1:
+                self._before = before = gc.get_threshold()
+                gc.set_threshold(max(before[0], after) if before[0] and after else 0, *before[1:])
+
+    def as_before(self) -> None:
+        """The last one for whom it was seldom is done."""
+        with self._lock:
+            self._many -= 1
+            if self._many == 0:
+                gc.set_threshold(*self._before)
+
+
+_COLLECTING = _Collecting()
+
+
 @contextmanager
 def collecting_seldom(after: int = 50_000) -> Iterator[None]:
     """Look for garbage after so many allocations, or never: nearly everything that is made stays, or is in no ring.
 
-    While jobs are put together looking costs a fifth.
+    While jobs are put together looking costs a fifth. What holds for a process holds for all of its threads.
     """
-    before = gc.get_threshold()
-    gc.set_threshold(max(before[0], after) if before[0] and after else 0, *before[1:])
+    _COLLECTING.seldom(after)
     try:
         yield
     finally:
-        gc.set_threshold(*before)
+        _COLLECTING.as_before()
 
 
 def judge(recording: Recording | str | Path, *, progress: Progress = ignore) -> Report:

@@ -9,10 +9,10 @@ Where the user named the nodes they are reached while the job is still being rea
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import anyio
 import anyio.to_thread
-from anyio.abc import TaskStatus
 
 from preflight.brief import Briefing, Known, Read
 from preflight.check_options import CheckOptions
+from preflight.ending import INTERRUPTED, TERMINATED, Ending, is_interrupt
 from preflight.engine import SMOKE
 from preflight.executors.base import Forward, Wanted
 from preflight.fleet import open_fleet
@@ -52,8 +52,6 @@ if TYPE_CHECKING:
 #: Some time after which the first requests of a stage are on their way.
 _ASKED_S = 0.02
 T = TypeVar("T")
-#: What a program ends with that SIGTERM ended, and one that Ctrl-C did.
-_TERMINATED, _INTERRUPTED = 128 + signal.SIGTERM, 128 + signal.SIGINT
 
 
 def record(
@@ -81,8 +79,10 @@ def record(
     run = _Run(verb, read, options, conclude, progress or ignore, cache)
     try:
         _in_a_loop(run)
-    except (KeyboardInterrupt, asyncio.CancelledError):  # Python 3.10 lets the cancelling by Ctrl-C out as it is
-        run.interrupt(_INTERRUPTED)
+    except BaseException as error:
+        if not is_interrupt(error):
+            raise
+        run.interrupt(INTERRUPTED)
     if run.failure is not None:
         raise run.failure
     return run.conclusion()
@@ -96,7 +96,12 @@ def _in_a_loop(run: _Run[T]) -> None:
         anyio.run(run.until_terminated)
     else:
         with ThreadPoolExecutor(1) as beside:
-            beside.submit(anyio.run, run.until_terminated).result()
+            done = beside.submit(anyio.run, run.until_terminated)
+            try:
+                done.result()
+            except KeyboardInterrupt:
+                run.ending.now()
+                done.result()
 
 
 class _Run(Generic[T]):
@@ -121,11 +126,8 @@ class _Run(Generic[T]):
         self._progress = progress
         self._cache = cache
         self._began = time.monotonic()
-        #: The signals that end the run in order. Only the main thread of a program may ask for any, and what whoever
-        #: called it does about Ctrl-C is theirs to do.
-        self._heeded = {signal.SIGTERM: _TERMINATED}
-        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            self._heeded[signal.SIGINT] = _INTERRUPTED
+        #: How it is ended from outside.
+        self.ending = Ending(self.interrupt)
         self._nodes: tuple[NodeRecord, ...] = ()
         self._stages: list[StageRecord] = []
         self._observer: Observer | None = None
@@ -161,7 +163,7 @@ class _Run(Generic[T]):
         """Everything so far. Raises what ended it where that was before anything was read."""
         known = self._briefing.known
         if known is None:
-            if self._interrupted == _TERMINATED:
+            if self._interrupted == TERMINATED:
                 signal.raise_signal(signal.SIGTERM)
             raise KeyboardInterrupt
         return replace(
@@ -179,15 +181,9 @@ class _Run(Generic[T]):
         )
 
     async def until_terminated(self) -> None:
-        """Carry the run out; SIGTERM and Ctrl-C cancel it, so that every agent is taken leave of in order.
-
-        An exception raised by a signal handler would surface in whichever task happens to run, wrapped in the groups
-        of tasks around it, or inside the event loop itself, and what asyncio makes of Ctrl-C heeds no shield. The
-        second Ctrl-C finds Python's own handler again.
-        """
+        """Carry the run out, until it is over or ended from outside."""
         async with anyio.create_task_group() as group:
-            if threading.current_thread() is threading.main_thread():
-                await group.start(self._watch_for_signals, group.cancel_scope)
+            await group.start(self.ending.watch, group.cancel_scope)
 
             async def read() -> None:
                 try:
@@ -203,21 +199,11 @@ class _Run(Generic[T]):
                 self.failure = self.failure or error
             group.cancel_scope.cancel()
 
-    async def _watch_for_signals(
-        self, scope: anyio.CancelScope, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
-    ) -> None:
-        with anyio.open_signal_receiver(*self._heeded) as signals:
-            task_status.started()
-            async for number in signals:
-                self.interrupt(self._heeded[number])
-                scope.cancel()
-                return
-
     def interrupt(self, exit_code: int) -> None:
         """Note that the run was ended from outside, in the stage it was in."""
-        self._interrupted = exit_code
+        self._interrupted = self._interrupted or exit_code
         if self._under_way is not None:
-            name, started = self._under_way
+            (name, started), self._under_way = self._under_way, None
             self._stages.append(StageRecord(name, started, self.now(), skipped="it was interrupted"))
             self._progress(Step(name, ended=True, skipped="it was interrupted"))
 
@@ -273,18 +259,16 @@ class _Run(Generic[T]):
             for name in self._stages_wanted:
                 self._nodes = fleet.records
                 # In a thread: agents end themselves when the head says nothing for a few seconds.
-                why_not = await anyio.to_thread.run_sync(self._why_not, known, name)
+                why_not = await anyio.to_thread.run_sync(self._why_not, known, name, abandon_on_cancel=True)
                 if why_not:
                     self._stages.append(StageRecord(name, self.now(), self.now(), skipped=why_not))
                     self._progress(Step(name, ended=True, skipped=why_not))
                     continue
                 self._under_way = (name, self.now())
-                requests = await anyio.to_thread.run_sync(known.planner.plan, name, *self._seen(known, observer))
+                seen = self._seen(known, observer)
+                requests = await anyio.to_thread.run_sync(known.planner.plan, name, *seen, abandon_on_cancel=True)
                 self._progress(Step(name))
-                async with anyio.create_task_group() as beside:
-                    beside.start_soon(_prepare, known)
-                    await self._observe(observer, known, name, requests)
-                    beside.cancel_scope.cancel()
+                await self._observe(observer, known, name, requests)
                 self._finish_stage()
             self._nodes = fleet.records
             conclude()
@@ -324,6 +308,20 @@ class _Run(Generic[T]):
         return () if self._origin.problem else found.nodes
 
     async def _observe(self, observer: Observer, known: Known, stage: str, requests: list[Request]) -> None:
+        """Ask, and have made ready meanwhile what judging takes."""
+        failure: Exception | None = None
+        async with anyio.create_task_group() as beside:
+            beside.start_soon(_prepare, known)
+            try:
+                await self._ask(observer, known, stage, requests)
+            except Exception as error:
+                # Raised below, outside the task group, which would wrap it in an ExceptionGroup.
+                failure = error
+            beside.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+
+    async def _ask(self, observer: Observer, known: Known, stage: str, requests: list[Request]) -> None:
         if stage == "node":
             await observer.nodes(requests, deadline_s=self._options.node_deadline)
             return
@@ -381,7 +379,9 @@ class _Run(Generic[T]):
 async def _prepare(known: Known) -> None:
     """Have ready what judging takes, once the nodes know what is asked of them. Nobody waits for the end of it."""
     await anyio.sleep(_ASKED_S)
-    await anyio.to_thread.run_sync(known.brief.prepare, abandon_on_cancel=True)
+    # What is wrong here is wrong when it is judged, too, and is said then.
+    with contextlib.suppress(Exception):
+        await anyio.to_thread.run_sync(known.brief.prepare, abandon_on_cancel=True)
 
 
 def _opening(nodes: Sequence[Node], deadline_s: float) -> Step:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import os
 import signal
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import anyio
@@ -17,6 +20,7 @@ from preflight.check_options import CheckOptions
 from preflight.errors import UsageError
 from preflight.executors.base import Bundle, Channel, ExecutorError, Gathered, Wanted
 from preflight.executors.local import LocalExecutor
+from preflight.judging import collecting_seldom
 from preflight.observe import Observer
 from preflight.progress import Progress, Step
 from preflight.recording import Node, Recording
@@ -57,6 +61,7 @@ def knocking(monkeypatch: pytest.MonkeyPatch) -> Iterator[Knocking]:
     yield executor
 
 
+LOCAL = CheckOptions(executor="local", hosts="a", until="node")
 OPTIONS = CheckOptions(executor="knocking", hosts="a,b", until="node")
 BASE = Recording((job(claim("nodes", 2)),), "2026-11-22T00:00:00+00:00", "0.1", verb="check")
 
@@ -153,9 +158,86 @@ def test_judging_is_made_ready_while_nodes_are_waited_for(monkeypatch: pytest.Mo
         ready.set()
 
     monkeypatch.setattr(Observer, "nodes", slowly)
-    options = CheckOptions(executor="local", hosts="a", until="node")
-    record("check", lambda tell: Brief(BASE, (), prepare=prepare), options, as_it_is)
+    record("check", lambda tell: Brief(BASE, (), prepare=prepare), LOCAL, as_it_is)
     assert order == ["asked", "made ready", "answered"]
+
+
+def test_what_cannot_be_made_ready_is_said_when_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = threading.Event()
+
+    async def slowly(observer: Observer, *args: object, **more: object) -> None:
+        with anyio.fail_after(SOON_S):
+            while not tried.is_set():
+                await anyio.sleep(0.01)
+        await anyio.sleep(0.05)
+
+    def prepare() -> None:
+        tried.set()
+        raise UsageError("no such rule")
+
+    monkeypatch.setattr(Observer, "nodes", slowly)
+    made = record("check", lambda tell: Brief(BASE, (), prepare=prepare), LOCAL, as_it_is)
+    assert [(stage.name, stage.skipped) for stage in made.stages] == [("open", ""), ("node", "")]
+
+
+def test_a_bug_while_nodes_are_asked_is_raised_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(observer: Observer, *args: object, **more: object) -> None:
+        raise ZeroDivisionError("of the observer's own")
+
+    monkeypatch.setattr(Observer, "nodes", broken)
+    with pytest.raises(ZeroDivisionError, match="of the observer's own"):
+        record("check", lambda tell: Brief(BASE, ()), LOCAL, as_it_is)
+
+
+@pytest.mark.parametrize("numbers", [(signal.SIGINT, signal.SIGINT), (signal.SIGTERM, signal.SIGINT)])
+def test_what_is_interrupted_twice_is_recorded_once(
+    numbers: Sequence[signal.Signals], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = numbers
+
+    async def looking(observer: Observer, *args: object, **more: object) -> None:
+        os.kill(os.getpid(), first)
+        try:
+            await anyio.sleep(SOON_S)
+        finally:
+            os.kill(os.getpid(), second)
+
+    monkeypatch.setattr(Observer, "nodes", looking)
+    made = record("check", lambda tell: Brief(BASE, ()), LOCAL, as_it_is)
+    assert made.interrupted == 128 + first
+    assert [(stage.name, stage.skipped) for stage in made.stages] == [("open", ""), ("node", "it was interrupted")]
+
+
+def test_an_interrupt_reaches_a_run_beside_another_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a notebook, where the run has a thread of its own."""
+
+    async def looking(observer: Observer, *args: object, **more: object) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        await anyio.sleep(SOON_S)
+
+    monkeypatch.setattr(Observer, "nodes", looking)
+
+    async def notebook() -> Recording:
+        return record("check", lambda tell: Brief(BASE, ()), LOCAL, as_it_is)
+
+    began = time.monotonic()
+    # Without asyncio's own runner, which would take the interrupt for its own.
+    made = asyncio.new_event_loop().run_until_complete(notebook())
+    assert time.monotonic() - began < SOON_S / 2
+    assert made.interrupted == 130
+    assert made.stages[-1].skipped == "it was interrupted"
+
+
+def test_looking_for_garbage_is_as_it_was_after_two_who_wanted_it_seldom() -> None:
+    before = gc.get_threshold()
+    one, other = collecting_seldom(0), collecting_seldom(0)
+    one.__enter__()
+    other.__enter__()
+    assert gc.get_threshold()[0] == 0
+    one.__exit__(None, None, None)
+    assert gc.get_threshold()[0] == 0
+    other.__exit__(None, None, None)
+    assert gc.get_threshold() == before
 
 
 def test_what_is_concluded_is_of_all_that_was_seen(knocking: Knocking) -> None:

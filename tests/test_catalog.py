@@ -133,3 +133,14 @@ def test_a_listing_is_json(tmp_path: Path) -> None:
     )
     listed = json.loads(done.stdout)
     assert {"id", "name", "when", "severity", "evidence", "doc"} <= set(listed[0])
+
+
+def test_one_of_ours_that_cannot_be_loaded_is_named_among_the_valid_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert catalog.named(catalog.EXECUTORS, "mpi").name == "mpi"
+    monkeypatch.setitem(sys.modules, "preflight.executors.mpi", None)
+    catalog.load.cache_clear()
+    try:
+        with pytest.raises(KeyError, match=r"there is no 'mpi'; .*known are .*ssh"):
+            catalog.named(catalog.EXECUTORS, "mpi")
+    finally:
+        catalog.load.cache_clear()

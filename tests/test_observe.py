@@ -53,7 +53,7 @@ def asking(nodes: Sequence[str], count: int, **keywords: Any) -> list[Request]:
 
 
 def test_whoever_looks_twice_is_asked_first_and_whoever_asks_others_last() -> None:
-    names = [f"preflight_checks.probes.{name}" for name in ("names:resolve", "clock:clock", "activity:activity")]
+    names = [f"preflight_checks.probes.{name}" for name in ("names:resolve", "machine:machine", "activity:activity")]
     for name in names:
         importlib.import_module(name.partition(":")[0])
     session = FakeSession()

@@ -80,7 +80,7 @@ _WORDS: tuple[tuple[str, str, str, str], ...] = (
         "denied",
         "it does not let you in without a question",
         "make `ssh -o BatchMode=yes {target} true` work: load the key into the agent, or renew the ticket "
-        "(preflight does not use control sockets that are already open)",
+        "(preflight does not use control sockets of yours that are already open)",
     ),
     (
         r"cannot execute command-line and remote command",
@@ -92,7 +92,8 @@ _WORDS: tuple[tuple[str, str, str, str], ...] = (
         r"kex_exchange_identification|connection (?:closed|reset) by",
         "unreachable",
         "it closed the connection before a session began",
-        "look at sshd's log on the node; MaxStartups and deny lists do this",
+        "look at sshd's log on the node; MaxStartups and deny lists do this, and so does a jump host that fails, whose "
+        "own words `--on-option keep` hides",
     ),
     (
         r"bad configuration option|terminating, \d+ bad",

@@ -69,7 +69,10 @@ class KeptFolder:
                 continue
             if S_ISDIR(stat.st_mode) and stat.st_uid == os.getuid() and not S_IMODE(stat.st_mode) & 0o077:
                 return
-            problem = f"{self.path} is there and is no folder that only you may enter; remove it"
+            problem = (
+                f"{self.path} is there and is no folder that only you may enter; remove it, set XDG_RUNTIME_DIR to a "
+                "folder of yours, or leave `keep` out"
+            )
         raise _no_place(problem)
 
     def leave(self) -> None:
@@ -77,7 +80,9 @@ class KeptFolder:
 
 
 def _bases() -> Iterator[str]:
-    yield from dict.fromkeys((os.environ.get("XDG_RUNTIME_DIR", "/tmp"), "/tmp", tempfile.gettempdir()))
+    own = os.environ.get("XDG_RUNTIME_DIR", "")
+    # A relative one is to be ignored, says the specification; it would be a folder of the job's tree.
+    yield from dict.fromkeys((*([own] if Path(own).is_absolute() else []), "/tmp", tempfile.gettempdir()))
 
 
 def _no_place(problem: str) -> ExecutorError:

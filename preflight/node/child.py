@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 #: Asks a child for the stacks of all its threads. A real-time signal, because jobs and schedulers use SIGUSR1/2.
 STACKS_SIGNAL = getattr(signal, "SIGRTMIN", signal.SIGUSR2) + 11
 _TRACEBACK_BYTES = 8192
+#: No target lets more time pass: its deadline would end it first.
+_LONGEST_PAUSE_S = 3600.0
 
 
 class Outlet:
@@ -99,10 +101,10 @@ class Answering:
                 return function(self._params, self._outlet.emit) if _takes_two(function) else function(self._params)
             self._looks = looks(self._params)
         try:
-            seconds = next(self._looks)
+            seconds = float(next(self._looks))
         except StopIteration as end:
             return end.value
-        raise _Pause(seconds)
+        raise _Pause(min(seconds, _LONGEST_PAUSE_S))
 
 
 class _Pause(Exception):

@@ -17,7 +17,7 @@ import pytest
 
 from preflight.executors.base import ExecutorError
 from preflight.executors.ssh import explain, is_target
-from preflight.executors.ssh_sockets import KeptFolder
+from preflight.executors.ssh_sockets import KeptFolder, PrivateFolder
 from preflight.node import bootstrap
 from preflight.node.process import descendants
 from tests.cluster import Cluster, Node, NodeProcess, faults
@@ -227,6 +227,23 @@ def test_a_folder_that_others_may_enter_holds_no_kept_connections(short: Path, m
     mine.symlink_to(short)
     with pytest.raises(ExecutorError, match="no folder that only you may enter"):
         KeptFolder()
+
+
+@pytest.mark.parametrize("given", ["", "run", None])
+def test_sockets_never_lie_in_the_working_directory(
+    given: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if given is None:
+        monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    else:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", given)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").mkdir()
+    folder = PrivateFolder()
+    try:
+        assert folder.path.parent == Path("/tmp")
+    finally:
+        folder.leave()
 
 
 @contextmanager

@@ -47,7 +47,7 @@ class Clock:
     daemon_says: str = ""
 
 
-@cheap("node")
+@cheap("node", asks=True)
 def clock(params: Dict[str, Any]) -> Clock:
     """The state of the clock of this node."""
     daemons = tuple(running_daemons())

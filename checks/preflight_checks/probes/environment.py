@@ -71,7 +71,7 @@ class Environment:
     missing_folders: List[str] = field(default_factory=list)
 
 
-@cheap("node")
+@cheap("node", asks=True)
 def environment(params: Dict[str, Any]) -> Environment:
     """The variables that match COLLECTED, hashes of those named in `params["hashed"]`, and settings files.
 

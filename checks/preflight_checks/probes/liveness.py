@@ -30,7 +30,7 @@ class Liveness:
     problem: str = ""
 
 
-@cheap("node")
+@cheap("node", asks=True)
 def network_mounts(params: Dict[str, Any]) -> List[Liveness]:
     """Ask every network file system for its free space, all at the same time."""
     found = [mount for mount in mounted() if is_network(mount)][:_MOST_MOUNTS]
