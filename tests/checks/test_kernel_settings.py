@@ -52,6 +52,7 @@ def test_all_is_read_but_counters_keys_and_passing_interfaces(tmp_path: Path, mo
         "kernel/random/uuid": "other every time\n",
         "kernel/hostname": "node1\n",
         "net/ipv4/tcp_fastopen_key": "0-0-0-0\n",
+        "vm/stat_refresh": "",
         "net/ipv6/conf/eth0/stable_secret": "::1\n",
         "kernel/core_pattern": "|/usr/bin/upload --token abcdef %p\n",
     }.items():
