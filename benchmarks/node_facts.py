@@ -5,8 +5,8 @@ into a folder of their own (`$PREFLIGHT_PEERS`, or a temporary one) at the versi
 comes (five nodes at a time, each module copied to the node), and tuned as those who know it do (all nodes at once,
 pipelining). Each contestant has a first round and a few more behind it. Both peers keep their connections
 (ControlPersist) for those; of preflight that is only asked where the table says so (`--on-option keep=60`), for it logs
-in anew otherwise. A virtual node has no processor of
-its own: what is compared is the work of head and nodes together, as wall time and as processor time of all of it.
+in anew otherwise. A virtual node has no processor of its own: what is compared is the work of head and nodes together,
+as wall time and as processor time of all of it.
 """
 
 from __future__ import annotations

@@ -20,27 +20,31 @@ from preflight.selecting import broken_for, checks_for, plugins, rules_for
 
 
 class _Collecting:
-    """How often garbage is looked for, while any thread wants it seldom."""
+    """How often garbage is looked for, while anybody wants it seldom."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._many = 0
+        self._wishes: list[int] = []
         self._before = gc.get_threshold()
 
     def seldom(self, after: int) -> None:
-        """From now on after so many allocations, or never; the first to want it decides."""
+        """From now on after so many allocations at the earliest; 0 is never."""
         with self._lock:
-            self._many += 1
-            if self._many == 1:
-                self._before = before = gc.get_threshold()
-                gc.set_threshold(max(before[0], after) if before[0] and after else 0, *before[1:])
+            if not self._wishes:
+                self._before = gc.get_threshold()
+            self._wishes.append(after)
+            self._set()
 
-    def as_before(self) -> None:
-        """The last one for whom it was seldom is done."""
+    def as_before(self, after: int) -> None:
+        """One who wanted it so is done."""
         with self._lock:
-            self._many -= 1
-            if self._many == 0:
-                gc.set_threshold(*self._before)
+            self._wishes.remove(after)
+            self._set()
+
+    def _set(self) -> None:
+        first, *rest = self._before
+        never = not first or 0 in self._wishes
+        gc.set_threshold(0 if never else max(first, *self._wishes, 0), *rest)
 
 
 _COLLECTING = _Collecting()
@@ -56,7 +60,7 @@ def collecting_seldom(after: int = 50_000) -> Iterator[None]:
     try:
         yield
     finally:
-        _COLLECTING.as_before()
+        _COLLECTING.as_before(after)
 
 
 def judge(recording: Recording | str | Path, *, progress: Progress = ignore) -> Report:

@@ -215,7 +215,7 @@ class _Run(Generic[T]):
                 await anyio.to_thread.run_sync(self._conclude, self.recording(), tell, abandon_on_cancel=True)
             )
         except Exception as error:
-            self.failure = error
+            self.failure = self.failure or error
         self._over.set()
 
     async def carry_out(self, begin_to_read: Callable[[], object], conclude: Callable[[], object]) -> None:

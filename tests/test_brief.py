@@ -228,15 +228,19 @@ def test_an_interrupt_reaches_a_run_beside_another_loop(monkeypatch: pytest.Monk
     assert made.stages[-1].skipped == "it was interrupted"
 
 
-def test_looking_for_garbage_is_as_it_was_after_two_who_wanted_it_seldom() -> None:
+def test_looking_for_garbage_is_as_it_was_after_all_who_wanted_it_seldom() -> None:
     before = gc.get_threshold()
-    one, other = collecting_seldom(0), collecting_seldom(0)
+    one, other, third = collecting_seldom(60_000), collecting_seldom(0), collecting_seldom(0)
     one.__enter__()
+    assert gc.get_threshold()[0] == 60_000
     other.__enter__()
-    assert gc.get_threshold()[0] == 0
-    one.__exit__(None, None, None)
+    third.__enter__()
     assert gc.get_threshold()[0] == 0
     other.__exit__(None, None, None)
+    assert gc.get_threshold()[0] == 0
+    third.__exit__(None, None, None)
+    assert gc.get_threshold()[0] == 60_000
+    one.__exit__(None, None, None)
     assert gc.get_threshold() == before
 
 
