@@ -12,7 +12,7 @@ import signal
 import time
 from contextlib import suppress
 
-from preflight.node import bootstrap, process, running
+from preflight.node import bootstrap, proc, process, running
 from preflight.node.introduction import introduction
 from preflight.node.outlet import Outlet, watch_writable
 from preflight.node.pipes import CHUNK_BYTES, read, readable
@@ -93,6 +93,9 @@ class Agent:
                 os.set_blocking(fd, False)
         self._selector.register(self._in, selectors.EVENT_READ, self._hear)
         self._send(introduction(self._notes))
+        if not self._inside:
+            # Children inherit it: who wants to see twice what runs here has seen it once (`proc.last_look`).
+            proc.stat_lines()
         try:
             while not self._over:
                 self._step()

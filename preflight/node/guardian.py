@@ -12,7 +12,6 @@ import select
 import signal
 
 from preflight.node import process
-from preflight.node.agent import Agent
 from preflight.node.wire import LEASE_S
 
 TYPE_CHECKING = False
@@ -39,6 +38,9 @@ def main(bundle: bytes, fd_in: int, fd_out: int, *, nonce: str) -> None:
     # A session of its own, so that a signal to the guardian's group does not take both at once.
     os.setsid()
     process.adopt_orphans()
+    # Here and not above: what a guardian has not imported costs neither memory nor a copy of it.
+    from preflight.node.agent import Agent
+
     agent = Agent(bundle, fd_in, fd_out, nonce=nonce, notes=notes, pulse=pulse_out)
     process.die_with_parent(signal.SIGTERM)
     if os.getppid() == guardian:

@@ -8,7 +8,7 @@ import time
 from preflight.node.record import ANNOTATED, dataclass
 
 if ANNOTATED:
-    from typing import Dict, List, Optional
+    from typing import Dict, List, Optional, Tuple
 
 PROC = "/proc"
 #: A node may have tens of thousands of processes; so many are looked at.
@@ -73,6 +73,16 @@ def stat_lines(recent_s: float = 0.0) -> Dict[int, bytes]:
     if not _seen or _seen_by != os.getpid() or time.monotonic() - _seen_s > recent_s:
         _seen_by, _seen_s, _seen = os.getpid(), time.monotonic(), _read_lines()
     return _seen
+
+
+def last_look(recent_s: float) -> Tuple[Dict[int, bytes], float]:
+    """What `stat_lines` saw last, here or in the parent of a fork, and when by the monotonic clock.
+
+    It looks now where nobody did within the last `recent_s` seconds.
+    """
+    if not _seen or time.monotonic() - _seen_s > recent_s:
+        stat_lines()
+    return _seen, _seen_s
 
 
 def _read_lines() -> Dict[int, bytes]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from preflight.node import proc
-from preflight.node.proc import Stat, content, numbers, parse_stat, stat_lines, text
+from preflight.node.proc import Stat, content, last_look, numbers, parse_stat, stat_lines, text
 
 LINE = b"77 (my (odd) name) R 5 77 77 0 -1 4194304 1 0 0 0 150 50 0 0 20 0 1 0 12345 0 0\n"
 
@@ -54,6 +55,22 @@ def test_a_recent_look_is_enough_for_those_who_say_so() -> None:
     if not pid:
         os._exit(os.getpid() not in stat_lines(60.0))
     assert os.waitpid(pid, 0)[1] == 0
+
+
+def test_a_look_of_the_parent_is_the_last_one_of_a_fork() -> None:
+    before, began = stat_lines(), time.monotonic()
+    pid = os.fork()
+    if not pid:
+        seen, at = last_look(60.0)
+        os._exit(seen is not before or at > began)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+def test_a_look_that_is_too_old_is_none() -> None:
+    before = stat_lines()
+    time.sleep(0.02)
+    seen, at = last_look(0.01)
+    assert seen is not before and time.monotonic() - at < 10.0
 
 
 def test_files_of_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

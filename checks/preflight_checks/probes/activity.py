@@ -6,14 +6,17 @@ import os
 import time
 
 from preflight.node.cheap import cheap, straight
-from preflight.node.proc import PROC, parse_stat, stat_lines, text
+from preflight.node.proc import PROC, last_look, parse_stat, stat_lines, text
 from preflight.node.record import ANNOTATED, dataclass, field
 
 if ANNOTATED:
     from typing import Any, Callable, Dict, Generator, List, Optional
 
-#: Two looks so far apart tell what runs now from what ran once.
+#: Two looks at least so far apart tell what runs now from what ran once.
 APART_S = 0.3
+#: The agent's own look, at its start, is the first of the two where it is no older: one that began since, or has ceased
+#: to run hard, would be missed.
+EARLIER_S = 2.0
 #: Below this share of one core over that time, a process is not worth a word.
 _HEAVY = 0.3
 _MOST_TOLD = 16
@@ -51,8 +54,8 @@ class Activity:
 
 
 def _looks(params: Dict[str, Any]) -> Generator[float, None, Activity]:
-    first, began = stat_lines(), time.monotonic()
-    yield APART_S
+    first, began = last_look(EARLIER_S)
+    yield max(0.0, began + APART_S - time.monotonic())
     second, elapsed = stat_lines(), time.monotonic() - began
     heavy, stuck = [], []  # type: List[Busy], List[Busy]
     ticks = os.sysconf("SC_CLK_TCK")
@@ -93,7 +96,7 @@ def _looks(params: Dict[str, Any]) -> Generator[float, None, Activity]:
 
 @cheap("node", looks=_looks)
 def activity(params: Dict[str, Any]) -> Activity:
-    """Look at all processes twice, APART_S apart."""
+    """Look at all processes twice, at least APART_S apart."""
     return straight(_looks(params))
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
+from preflight.node.proc import stat_lines
 from preflight_checks.probes import machine as probe
-from preflight_checks.probes.activity import activity, ours, pressure
+from preflight_checks.probes.activity import APART_S, activity, ours, pressure
 from preflight_checks.probes.machine import (
     NumaNode,
     governors,
@@ -109,6 +111,15 @@ def test_pressure_of_the_last_ten_seconds() -> None:
 def test_activity_of_this_machine() -> None:
     seen = activity({})
     assert seen.load is not None and seen.cores and all(busy.pid for busy in seen.heavy)
+
+
+@pytest.mark.parametrize(("since_s", "paused"), [(1.2 * APART_S, False), (0.0, True)])
+def test_a_look_of_a_moment_ago_is_the_first_of_two(since_s: float, paused: bool) -> None:
+    stat_lines()
+    time.sleep(since_s)
+    looks = activity.looks({})  # type: ignore[attr-defined]
+    pause = next(looks)
+    assert pause > 0.0 if paused else pause == 0.0
 
 
 def test_which_variable_chooses_a_folder() -> None:
