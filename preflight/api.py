@@ -196,9 +196,10 @@ def _brief(verb: str, jobs: tuple[Job, ...], wanted: Configuration, wish: Wish) 
         return rules_for(wanted)
 
     def prepare() -> None:
-        from preflight.saved_shape import adapter
+        from preflight.lazy.validators import validator
+        from preflight.saved_shape import document
 
-        adapter()
+        validator(document())
         if verb != SMOKE:
             rules()
         catalog.exhibitors()

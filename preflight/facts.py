@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 from preflight.answers import Series, Unread, by_question
 from preflight.complaint import said
 from preflight.lazy.dataclasses import dataclass
+from preflight.lazy.validators import validator
 from preflight.observation import EventRecord, FactRecord, Observed, Unavailable
 from preflight.request import Request, probe_name
 
@@ -212,7 +213,5 @@ def _typed(value: Any, probe: Callable[..., T]) -> Observed[T] | Unavailable:
 @functools.cache
 def _adapter(probe: Callable[..., Any]) -> Any:
     """A validator for the return type of `probe`, made once."""
-    from pydantic import TypeAdapter
-
     function = inspect.unwrap(probe)
-    return TypeAdapter(typing.get_type_hints(function).get("return", object))
+    return validator(typing.get_type_hints(function).get("return", object))

@@ -23,6 +23,7 @@ from typing import Any
 from preflight.cache import Cache
 from preflight.document import plain
 from preflight.job import InputFile, Job, Launch
+from preflight.lazy.validators import validator
 from preflight.looking import Look
 from preflight.outcome import Finding, Location, Outcome, Status, VerdictKind
 from preflight.report import Coverage, Input, Report, Run, Tool
@@ -111,9 +112,8 @@ class _Later:
 
     @functools.cached_property
     def jobs(self) -> tuple[Job, ...]:
-        from pydantic import TypeAdapter
-
-        return TypeAdapter(tuple[Job, ...]).validate_json(self._content)
+        found: tuple[Job, ...] = validator(tuple[Job, ...]).validate_json(self._content)
+        return found
 
 
 class _RememberedJob(Job):

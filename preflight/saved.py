@@ -17,10 +17,11 @@ from preflight.answers import Answers, Series, Unread, by_question
 from preflight.complaint import said
 from preflight.document import calm, plain, schema_of
 from preflight.job import Claim
+from preflight.lazy.validators import validator
 from preflight.recording import SCHEMA_VERSION, Recording
 from preflight.request import Request
 from preflight.saved_before import read_first, read_second, row_of
-from preflight.saved_shape import REST, SHARED, adapter
+from preflight.saved_shape import REST, SHARED, document
 
 #: A recording of ten thousand nodes is a twentieth of this; what unpacks to more is no recording.
 LARGEST_BYTES = 4 << 30
@@ -136,18 +137,18 @@ def _version_of(data: bytes) -> Any:
     from pydantic_core import from_json
 
     try:
-        document = from_json(data)
+        whole = from_json(data)
     except ValueError:
         return None
-    return document.get("schema_version") if isinstance(document, dict) else None
+    return whole.get("schema_version") if isinstance(whole, dict) else None
 
 
 def _read(data: bytes, *, to_judge: bool) -> Recording:
     rest, params, values = _set_aside(data) if to_judge else (data, [], [])
-    document = adapter().validate_json(rest)
-    series = _series(document, params or document.params, values or document.values)
+    found = validator(document()).validate_json(rest)
+    series = _series(found, params or found.params, values or found.values)
     answers = Answers(list(series))
-    return Recording(**{name: getattr(document, name) for name in REST}, facts=answers if to_judge else tuple(answers))
+    return Recording(**{name: getattr(found, name) for name in REST}, facts=answers if to_judge else tuple(answers))
 
 
 def _set_aside(data: bytes) -> tuple[bytes, list[Unread], list[Unread]]:
@@ -171,10 +172,10 @@ def _unread(table: bytes) -> list[Unread]:
     return [Unread(line) for line in table.split(b",\n")]
 
 
-def _series(document: Any, params: Sequence[Any], values: Sequence[Any]) -> Iterator[Series]:
+def _series(whole: Any, params: Sequence[Any], values: Sequence[Any]) -> Iterator[Series]:
     """The questions that the tables of a document stand for; what they share is shared by their facts too."""
-    claims: Sequence[Claim] = document.claims
-    for number, found in enumerate(document.facts):
+    claims: Sequence[Claim] = whole.claims
+    for number, found in enumerate(whole.facts):
         place = f"facts[{number}]"
         for name in _COLUMNS:
             column = getattr(found, name)
@@ -205,4 +206,6 @@ def _rows(table: Sequence[Any], rows: Sequence[int | None], name: str, place: st
 
 def schema() -> dict[str, Any]:
     """JSON Schema (2020-12) of what `save` gives."""
-    return schema_of(adapter(), "preflight recording")
+    from pydantic import TypeAdapter
+
+    return schema_of(TypeAdapter(document()), "preflight recording")

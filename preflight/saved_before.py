@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from preflight.job import Claim
+from preflight.lazy.validators import validator
 from preflight.observation import FactRecord, Unavailable
 from preflight.recording import SCHEMA_VERSION, Recording
 from preflight.request import Request
@@ -19,13 +20,13 @@ _ASKED = tuple(item.name for item in dataclasses.fields(Request) if item.name no
 
 def read_first(data: bytes) -> Recording:
     """The recording in a document of the first form. Raises ValueError where the document is wrong."""
-    found: Recording = _first().validate_json(data)
+    found: Recording = validator(Recording).validate_json(data)
     return dataclasses.replace(found, facts=tuple(found.facts), schema_version=SCHEMA_VERSION)
 
 
 def read_second(data: bytes) -> Recording:
     """The recording in a document of the second form. Raises ValueError where the document is wrong."""
-    document = _second().validate_json(data)
+    document = validator(_second()).validate_json(data)
     return Recording(**{name: getattr(document, name) for name in REST}, facts=tuple(_facts(document, document.claims)))
 
 
@@ -50,16 +51,7 @@ def _facts(document: Any, claims: Sequence[Claim]) -> Iterator[FactRecord]:
 
 
 @functools.cache
-def _first() -> Any:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(Recording)
-
-
-@functools.cache
 def _second() -> Any:
-    from pydantic import TypeAdapter
-
     asked = made_of(Request, _ASKED, Asked=(("because", tuple[int, ...], ()), ("provenance", str, "")))
     fact = made_of(
         Request,
@@ -72,7 +64,7 @@ def _second() -> Any:
             ("finished_s", float, 0.0),
         ),
     )
-    document = made_of(
+    return made_of(
         Recording,
         REST,
         Recording=(
@@ -83,4 +75,3 @@ def _second() -> Any:
             ("facts", tuple[fact, ...], ()),  # type: ignore[valid-type]
         ),
     )
-    return TypeAdapter(document)

@@ -1,4 +1,4 @@
-"""The shape of a saved recording as classes: what validates it, and what its JSON Schema is generated from."""
+"""The shape of a saved recording as classes: by these it is validated, and its JSON Schema is generated from them."""
 
 from __future__ import annotations
 
@@ -22,10 +22,8 @@ REST = tuple(item.name for item in dataclasses.fields(Recording) if item.name no
 
 
 @functools.cache
-def adapter() -> Any:
-    """What validates a document of today's form."""
-    from pydantic import TypeAdapter
-
+def document() -> Any:
+    """The class of a document of today's form."""
     series = made_of(
         Request,
         SHARED,
@@ -41,7 +39,7 @@ def adapter() -> Any:
             ("finished_s", tuple[float, ...], dataclasses.MISSING),
         ),
     )
-    document = made_of(
+    return made_of(
         Recording,
         REST,
         Recording=(
@@ -52,7 +50,6 @@ def adapter() -> Any:
             ("facts", tuple[series, ...], ()),  # type: ignore[valid-type]
         ),
     )
-    return TypeAdapter(document)
 
 
 def made_of(model: type[Any], names: Sequence[str], **more: Sequence[tuple[str, Any, Any]]) -> type:

@@ -5,16 +5,15 @@ What goes wrong here loses an exhibit and never the report: it is named, as any 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 from preflight.catalog import CHECKS, Broken, Exhibitor
 from preflight.complaint import said
 from preflight.exhibit import Bars, Exhibit, Layout, Matrix, Table, Timeline
 from preflight.job import Job
 from preflight.lazy.dataclasses import dataclass
+from preflight.lazy.validators import validator
 from preflight.once import forget
 from preflight.recording import Facts, Fleet
 
@@ -61,19 +60,11 @@ def _checked(made: Iterable[Exhibit]) -> list[Exhibit]:
         if kind is None:
             raise TypeError(f"{type(one).__name__} is no exhibit; there are {', '.join(k.__name__ for k in _KINDS)}")
         try:
-            whole.extend(_adapter(kind).validate_python((one,)))
+            # To its last cell, with tuples for the lists that some hand over.
+            whole.append(validator(kind, again=True).validate_python(one))
         except ValueError as error:
             raise ValueError(f"{one.id!r} is not of the shape of exhibits: {said(error)}") from None
     return whole
-
-
-@functools.cache
-def _adapter(kind: type[Exhibit]) -> Any:
-    """What looks through a tuple with an exhibit of this kind to its last cell, and makes tuples of lists."""
-    from pydantic import ConfigDict, TypeAdapter
-
-    # A class may have no configuration given to it, a tuple of it may.
-    return TypeAdapter(tuple[kind], config=ConfigDict(revalidate_instances="always", allow_inf_nan=False))  # type: ignore[valid-type]
 
 
 def _of_several_jobs(made: Iterable[tuple[Job, Exhibit]]) -> dict[str, Exhibit]:
