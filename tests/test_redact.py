@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import re
 import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from preflight.redact import HIDDEN, is_secret, redact, scrub
 
@@ -52,6 +55,23 @@ def test_names_of_secrets(name: str) -> None:
 def test_other_names(name: str) -> None:
     assert not is_secret(name)
     assert redact(name, "abc") == "abc"
+
+
+#: The same in one pattern, as slow as that is to make.
+_SECRET = re.compile(
+    r"(^|[_-])(token|secret|secrets|password|passwd|passphrase|pwd|apikey|credential|credentials|auth|authorization|"
+    r"bearer|cookie|private|signature|pat)([_-]|$)|(^|[_-])(api|access|secret|private|ssh|license|account|storage|wandb|"
+    r"encryption)[_-]?key([_-]|$)|(^|[_-])key$",
+    re.IGNORECASE,
+)
+_PARTS = ("token", "Auth", "key", "api", "wandb", "ssh", "monkey", "keyboard", "pat", "path", "pwd", "x", "", "_", "-")
+
+
+@given(st.lists(st.sampled_from(_PARTS), max_size=5), st.sampled_from(["", "_", "-"]))
+def test_parts_of_names_are_told_apart_as_by_a_pattern(parts: list[str], between: str) -> None:
+    name = between.join(parts).lstrip("-")
+    expected = bool(_SECRET.search(name)) and name.lower() not in ("pwd", "oldpwd")
+    assert is_secret(name) == expected
 
 
 @pytest.mark.parametrize(

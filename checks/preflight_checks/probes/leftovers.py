@@ -7,7 +7,6 @@ import os
 import re
 import time
 
-from preflight.lazy.patterns import lazy_pattern
 from preflight.node.cheap import cheap
 from preflight.node.proc import PROC, RECENT_S, content, numbers, parse_stat, stat_lines, text
 from preflight.node.record import ANNOTATED, dataclass, field
@@ -61,8 +60,6 @@ SHM_BEGINNINGS = {
     "plasma": "Ray",
     "cuda.shm.": "CUDA",
 }
-
-_PYTHON = lazy_pattern(r"^(python|pypy)[\d.]*$")
 
 
 @dataclass(frozen=True)
@@ -263,7 +260,7 @@ def ran_by_python(words: Sequence[str]) -> Optional[str]:
 
 
 def _is_python(program: str) -> bool:
-    return _PYTHON.match(os.path.basename(program)) is not None
+    return os.path.basename(program).rstrip("0123456789.") in ("python", "pypy")
 
 
 def _process(pid: int, kind: Tuple[str, str], entry: Entry, table: Dict[int, Entry], held: List[int]) -> Process:

@@ -164,8 +164,10 @@ def _timed(name: str) -> Lookup:
 
 
 def _look_up(name: str, answer: Dict[str, Any]) -> None:
+    # As text it would pass the codec of international names, which takes longer to import than the look-up.
+    host = name.encode() if name.isascii() else name
     try:
-        found = socket.getaddrinfo(name, None, socket.AF_UNSPEC, socket.SOCK_STREAM)
+        found = socket.getaddrinfo(host, None, socket.AF_UNSPEC, socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         answer["error"] = str(error)
         return

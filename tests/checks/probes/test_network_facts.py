@@ -52,8 +52,8 @@ def test_a_resolver_that_is_stuck_for_one_name(monkeypatch: pytest.MonkeyPatch) 
     release = socket.socketpair()
     real = socket.getaddrinfo
 
-    def stuck(name: str, *rest: object) -> object:
-        if name == "stuck":
+    def stuck(name: bytes, *rest: object) -> object:
+        if name == b"stuck":
             release[0].recv(1)
         return real("localhost", *rest)  # type: ignore[arg-type]
 
