@@ -233,9 +233,26 @@ class PipeChannel:
     async def exit_code(self, deadline_s: float) -> int | None:
         """How the transport ended; None when it has not by then."""
         with anyio.move_on_after(deadline_s):
+            if self._process.poll() is None:
+                await self._ended()
+        return self._process.poll()
+
+    async def _ended(self) -> None:
+        """Wait for the end of the process, which is not buried by that."""
+        try:
+            fd = os.pidfd_open(self._process.pid)
+        except (OSError, AttributeError):
+            # A kernel before 5.3, a sandbox, or another system.
             while self._process.poll() is None:
                 await anyio.sleep(0.01)
-        return self._process.poll()
+            return
+        loop, ended = asyncio.get_running_loop(), anyio.Event()
+        loop.add_reader(fd, ended.set)
+        try:
+            await ended.wait()
+        finally:
+            loop.remove_reader(fd)
+            os.close(fd)
 
     async def aclose(self) -> None:
         """Close the stream, which ends the agent; a transport that stays is killed."""
@@ -254,6 +271,10 @@ class PipeChannel:
                 self._hear_errors()
                 asyncio.get_running_loop().remove_reader(self._errors.fileno())
                 self._errors_ended = True
+            # A number that the loop still watches would not be watched when it is the next descriptor's.
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(self._stream.fileno())
+            loop.remove_writer(self._stream.fileno())
             self._stream.close()
             self._errors.close()
 
