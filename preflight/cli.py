@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 #: How many objects more than before there are when garbage is looked for.
-_COLLECT_AFTER = 50_000
+_COLLECT_AFTER = 250_000
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
 

@@ -7,13 +7,14 @@ volumes, environment), and nothing of what makes a pod part of a service or star
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from preflight.errors import UsageError
 from preflight.job import Known
 from preflight.lazy.dataclasses import dataclass
-from preflight.sources.kubernetes.kinds import objects, workload_of
-from preflight.sources.structured import Kind, Node
+
+if TYPE_CHECKING:
+    from preflight.sources.structured import Node
 
 #: Labels of queues without which pods are not admitted, and of meshes that would stand in front of them.
 _KEPT_LABELS = (
@@ -76,6 +77,7 @@ def pod_sources(text: str) -> tuple[PodSource, ...]:
     import yaml
 
     from preflight.sources import lenient_yaml
+    from preflight.sources.kubernetes.kinds import objects
 
     try:
         plain = [document for document in yaml.safe_load_all(text) if document is not None]
@@ -104,6 +106,8 @@ def chosen_source(text: str, name: str) -> PodSource:
 
 
 def _source(root: Node, value: Any) -> PodSource | None:
+    from preflight.sources.kubernetes.kinds import workload_of
+
     workload = workload_of(root)
     if workload is None or not isinstance(value, dict):
         return None
@@ -128,6 +132,8 @@ def _source(root: Node, value: Any) -> PodSource | None:
 
 def path_to(root: Node, wanted: Node) -> tuple[str | int, ...] | None:
     """The keys and indices that lead from one node to another inside it; None where it is not inside."""
+    from preflight.sources.structured import Kind
+
     if root is wanted:
         return ()
     steps: Iterator[tuple[str | int, Node]] = iter(
