@@ -149,7 +149,7 @@ def test_a_python_like_this_one_compiles_nothing_of_ours(tmp_path: Path) -> None
 
 def test_another_python_compiles_what_it_imports(tmp_path: Path) -> None:
     names = Compiled.names(tmp_path, magic="00000000")
-    assert "preflight-bundle:/preflight/node/agent.py" in names
+    assert "preflight-bundle:/preflight/node/guardian.py" in names
     assert len(names) == len(set(names))
 
 
