@@ -132,7 +132,7 @@ def check(
         wanted = configured(configuration, lambda: (*rules_for(configuration), *checks_for(configuration)))
         jobs = _few(jobs_in(paths, root=root, exclude=wanted.exclude, progress=patiently(tell)))
         hold_to_servers(wish, jobs, True)
-        return _brief("check", jobs, wanted, wish)
+        return _brief("check", jobs, wanted, wish, options)
 
     return _record("check", read, options, progress, chosen_in(paths, root, None)[0])
 
@@ -173,7 +173,7 @@ def smoke(
         else:
             jobs = (job_of(asked),)
         hold_to_servers(asked, jobs, bool(paths))
-        return _brief(SMOKE, jobs, wanted, asked)
+        return _brief(SMOKE, jobs, wanted, asked, options)
 
     return _record(SMOKE, read, options, progress, chosen_in(paths, root, None)[0])
 
@@ -189,8 +189,10 @@ def _few(jobs: tuple[Job, ...]) -> tuple[Job, ...]:
     return jobs
 
 
-def _brief(verb: str, jobs: tuple[Job, ...], wanted: Configuration, wish: Wish) -> Brief:
+def _brief(verb: str, jobs: tuple[Job, ...], wanted: Configuration, wish: Wish, options: CheckOptions) -> Brief:
     from preflight.brief import Brief
+
+    stages = frozenset(options.stages(verb))
 
     def rules() -> Sequence[Rule]:
         return rules_for(wanted)
@@ -202,10 +204,10 @@ def _brief(verb: str, jobs: tuple[Job, ...], wanted: Configuration, wish: Wish) 
         validator(document())
         if verb != SMOKE:
             rules()
-        catalog.exhibitors()
+        catalog.exhibitors(stages)
 
     base = Recording(jobs=jobs, created=now(), tool_version=__version__, configuration=wanted, verb=verb, wish=wish)
-    return Brief(base, checks_for(wanted), rules, prepare)
+    return Brief(base, checks_for(wanted, stages), rules, prepare)
 
 
 def _record(

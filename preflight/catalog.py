@@ -95,9 +95,17 @@ def take(paths: Iterable[Path]) -> None:
         load.cache_clear()
 
 
+#: The stages of a run; None for all there are. Checks and exhibits of others need not be loaded.
+Stages = frozenset[str] | None
+
+
 @functools.cache
-def load(group: str) -> Loaded:
-    """Load every pack of an entry-point group, built-in packs first, then by distribution name."""
+def load(group: str, stages: Stages = None) -> Loaded:
+    """Load every pack of an entry-point group, built-in packs first, then by distribution name.
+
+    Of checks, those for these `stages`: a pack may say in `STAGES` beside `PACK` which of its packages and modules are
+    for one stage alone.
+    """
     items: list[Any] = []
     broken: list[Broken] = []
     plugins: list[str] = []
@@ -109,7 +117,7 @@ def load(group: str) -> Loaded:
         plugin = _label(point)
         plugins.append(plugin)
         try:
-            entries = _entries(point.load())
+            entries = _wanted(point, _entries(point.load()), stages)
         except (Exception, SystemExit) as error:
             broken.append(Broken(group, plugin, point.value, _why(error)))
             continue
@@ -139,9 +147,9 @@ def rules() -> tuple[Rule, ...]:
     return tuple(sorted(load(RULES).items, key=lambda item: item.meta.id))
 
 
-def checks() -> tuple[Check, ...]:
-    """All checks, by id."""
-    return tuple(sorted(load(CHECKS).items, key=lambda item: item.meta.id))
+def checks(stages: Stages = None) -> tuple[Check, ...]:
+    """All checks that a run of these stages needs, by id."""
+    return tuple(sorted(load(CHECKS, stages).items, key=lambda item: item.meta.id))
 
 
 def sources() -> tuple[Any, ...]:
@@ -183,13 +191,13 @@ def symptom_tables() -> dict[str, tuple[str, ...]]:
     return found
 
 
-def exhibitors() -> tuple[tuple[Exhibitor, ...], tuple[Broken, ...]]:
-    """What makes exhibits, and what of it cannot be loaded.
+def exhibitors(stages: Stages = None) -> tuple[tuple[Exhibitor, ...], tuple[Broken, ...]]:
+    """What makes exhibits of a run of these stages, and what of it cannot be loaded.
 
     Packs of checks name it in `EXHIBITS` beside `PACK`; files that the user named hold it under that name.
     """
     own = [(own.label, entry) for own in _own_files for entry in own.exhibits]
-    found, broken = _functions("EXHIBITS", own)
+    found, broken = _functions("EXHIBITS", own, stages)
     return tuple(Exhibitor(*one) for one in found), broken
 
 
@@ -200,7 +208,7 @@ def examiners() -> tuple[tuple[Examiner, ...], tuple[Broken, ...]]:
 
 
 def _functions(
-    attribute: str, more: Iterable[tuple[str, Any]] = ()
+    attribute: str, more: Iterable[tuple[str, Any]] = (), stages: Stages = None
 ) -> tuple[list[tuple[str, str, Any]], tuple[Broken, ...]]:
     """The functions that packs of checks name in this attribute, and `more`: each with its pack and what it is called.
 
@@ -212,6 +220,7 @@ def _functions(
     for point in _points(CHECKS):
         try:
             entries = _entries(getattr(importlib.import_module(point.module), attribute, ()))
+            entries = _wanted(point, entries, stages)
             listed.extend((_label(point), entry) for entry in entries)
         except (Exception, SystemExit) as error:
             broken.append(Broken(CHECKS, _label(point), attribute, _why(error)))
@@ -292,6 +301,15 @@ def _entries(pack: Any) -> tuple[Any, ...]:
     if isinstance(pack, str):
         raise TypeError("a pack is a tuple of 'module:attribute' strings, not one string")
     return tuple(pack)
+
+
+def _wanted(point: EntryPoint, entries: Sequence[Any], stages: Stages) -> tuple[Any, ...]:
+    """Those of a pack's entries that are not for another stage alone."""
+    said = {} if stages is None else getattr(importlib.import_module(point.module), "STAGES", {})
+    others = tuple(f"{place}." for place, stage in said.items() if stage not in (stages or ()))
+    return tuple(
+        entry for entry in entries if not isinstance(entry, str) or not f"{entry.partition(':')[0]}.".startswith(others)
+    )
 
 
 def _refuse_stranger(group: str, item: Any, items: Sequence[Any]) -> None:

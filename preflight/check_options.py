@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import fields
 from pathlib import Path
 
+from preflight.engine import SMOKE
+from preflight.judgement import STAGES
 from preflight.lazy.dataclasses import dataclass
 
 
@@ -38,6 +40,10 @@ class CheckOptions:
     def longest_s(self) -> float:
         """How long a run takes at the most once there are nodes; rounds of links beyond the first few are rare."""
         return self.open_deadline + self.node_deadline + 6 * self.link_deadline + self.smoke_deadline
+
+    def stages(self, verb: str) -> tuple[str, ...]:
+        """The stages of a run of this verb, in order."""
+        return ("node", SMOKE) if verb == SMOKE else STAGES[: STAGES.index(self.until) + 1]
 
     @classmethod
     def field_names(cls) -> tuple[str, ...]:

@@ -80,17 +80,19 @@ def _judge(recording: Recording | str | Path, progress: Progress) -> Report:
         progress(Step("recording"))
         recording = _load(Path(recording))
     rules = rules_for(recording.configuration) if recording.verb != SMOKE else ()
-    checks = checks_for(recording.configuration) if recording.verb != "lint" else ()
+    # What could not be planned is told of whether its stage was reached or not.
+    stages = None if recording.unplanned else frozenset(stage.name for stage in recording.stages)
+    checks = checks_for(recording.configuration, stages) if recording.verb != "lint" else ()
     if recording.verb == SMOKE:
         # Of such a run the files were read, and nodes asked, only as far as the run itself needs it.
         checks = tuple(check for check in checks if check.when == "smoke")
-    exhibitors, unshown = catalog.exhibitors() if recording.verb != "lint" else ((), ())
+    exhibitors, unshown = catalog.exhibitors(stages) if recording.verb != "lint" else ((), ())
     return report_on(
         recording,
         rules,
         checks,
         plugins=plugins(),
-        broken=broken_for(recording.verb),
+        broken=broken_for(recording.verb, stages),
         progress=progress,
         exhibitors=exhibitors,
         unshown=unshown,

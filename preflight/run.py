@@ -28,7 +28,6 @@ from preflight.ending import INTERRUPTED, TERMINATED, Ending, is_interrupt
 from preflight.engine import SMOKE
 from preflight.executors.base import Forward, Wanted
 from preflight.fleet import open_fleet
-from preflight.judgement import STAGES
 from preflight.observe import Observer
 from preflight.place import ContextChoice, claimed_count, context_of
 from preflight.proceeding import after_errors, without_nodes
@@ -121,7 +120,7 @@ class _Run(Generic[T]):
         self._concluded: list[T] = []
         self._over = anyio.Event()
         self._only_smoke = verb == SMOKE
-        self._stages_wanted = ("node", "smoke") if self._only_smoke else STAGES[: STAGES.index(options.until) + 1]
+        self._stages_wanted = options.stages(verb)
         self._briefing = Briefing(read, self._context_of, progress)
         self._progress = progress
         self._cache = cache

@@ -10,6 +10,7 @@ from preflight.errors import UsageError
 from preflight.recording import Configuration
 
 if TYPE_CHECKING:
+    from preflight.catalog import Stages
     from preflight.judgement import Check, Rule
 
 
@@ -23,14 +24,14 @@ def rules_for(configuration: Configuration | None) -> tuple[Rule, ...]:
     return tuple(sorted((*catalog.rules(), *declared), key=lambda item: item.meta.id))
 
 
-def checks_for(configuration: Configuration | None) -> tuple[Check, ...]:
-    """Every check that is installed, and those that a configuration declares."""
+def checks_for(configuration: Configuration | None, stages: Stages = None) -> tuple[Check, ...]:
+    """Every check that is installed and that a run of these stages needs, and those that a configuration declares."""
     declared: tuple[Check, ...] = ()
     if configuration is not None and configuration.site_checks:
         from preflight.declared_checks import checks_of
 
         declared = checks_of(configuration.site_checks)
-    return tuple(sorted((*catalog.checks(), *declared), key=lambda item: item.meta.id))
+    return tuple(sorted((*catalog.checks(stages), *declared), key=lambda item: item.meta.id))
 
 
 def configured(configuration: Configuration | None, of_verb: Callable[[], Sequence[Rule | Check]]) -> Configuration:
@@ -59,6 +60,6 @@ def plugins() -> tuple[str, ...]:
     return tuple(sorted({plugin for group in groups for plugin in catalog.load(group).plugins}))
 
 
-def broken_for(verb: str) -> tuple[catalog.Broken, ...]:
-    groups = (catalog.SOURCES, catalog.RULES) if verb == "lint" else (catalog.SOURCES, catalog.RULES, catalog.CHECKS)
-    return tuple(broken for group in groups for broken in catalog.load(group).broken)
+def broken_for(verb: str, stages: Stages = None) -> tuple[catalog.Broken, ...]:
+    broken = (*catalog.load(catalog.SOURCES).broken, *catalog.load(catalog.RULES).broken)
+    return broken if verb == "lint" else (*broken, *catalog.load(catalog.CHECKS, stages).broken)

@@ -6,13 +6,18 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import preflight_checks
 from preflight import catalog
-from tests.building import assert_follows_schema
+from preflight.engine import outcomes_of
+from preflight.judging import judge
+from preflight.recording import UnplannedCheck
+from tests.building import a_recording, assert_follows_schema, job, reached
 
 GOOD = '''
 from preflight.judgement import failed, rule
@@ -48,6 +53,34 @@ def lint(tmp_path: Path, module: str, *, group: str = "preflight.rules") -> tupl
     )
     assert b"Traceback" not in done.stderr
     return done.returncode, assert_follows_schema(done.stdout)
+
+
+@pytest.mark.parametrize("stages", [("node",), ("node", "link"), ("node", "smoke"), ("node", "link", "smoke")])
+def test_of_checks_at_least_those_of_the_stages_are_loaded(stages: tuple[str, ...]) -> None:
+    loaded = catalog.checks(frozenset(stages))
+    assert [one for one in loaded if one.when in stages] == [one for one in catalog.checks() if one.when in stages]
+    assert "smoke" in stages or "smoke" not in {one.when for one in loaded}
+
+
+def test_what_is_said_to_be_for_one_stage_is() -> None:
+    for place, stage in preflight_checks.STAGES.items():
+        found = [one for one in catalog.checks() if f"{one.judge.__module__}.".startswith(f"{place}.")]
+        assert {one.when for one in found} <= {stage}
+        assert found or place.startswith("preflight_checks.exhibits.")
+        assert any(entry.startswith(place) for entry in (*preflight_checks.PACK, *preflight_checks.EXHIBITS))
+
+
+def test_a_run_that_ended_early_is_judged_as_if_all_checks_were_loaded() -> None:
+    recording = a_recording(job(), verb="check", nodes=reached("a", "b"), stages=("node",))
+    everything = outcomes_of(recording, catalog.rules(), catalog.checks())
+    assert judge(recording).outcomes == everything
+
+
+def test_what_could_not_be_planned_is_told_of_though_its_stage_was_not_reached() -> None:
+    (check,) = [one for one in catalog.checks() if one.meta.name == "straggler"]
+    gone = UnplannedCheck(check.meta.id, job().name, "it broke")
+    recording = replace(a_recording(job(), verb="check", nodes=reached("a"), stages=("node",)), unplanned=(gone,))
+    assert any(one.id == check.meta.id and "it broke" in one.reason for one in judge(recording).outcomes)
 
 
 def test_a_plugin_takes_part(tmp_path: Path) -> None:

@@ -106,6 +106,8 @@ def test_judging_a_recording_imports_no_framework(tree: Path) -> None:
     _, modules = imported("judge", "saved.json", cwd=tree)
     assert "preflight_checks" in modules
     assert not modules & NEVER
+    # Nor what belongs to a stage that it did not reach, nor what describes to pydantic what validates it.
+    assert not modules & {"preflight_checks.smoke", "pydantic"}
 
 
 def test_rules_and_checks_can_be_listed_without_any_framework(tmp_path: Path) -> None:

@@ -38,6 +38,14 @@ AREAS = {
     "VER": "versions",
 }
 
+#: Packages and modules for one stage alone, which a run that does not reach it need not load.
+STAGES = {
+    "preflight_checks.links": "link",
+    "preflight_checks.exhibits.links": "link",
+    "preflight_checks.smoke": "smoke",
+    "preflight_checks.exhibits.smoke": "smoke",
+}
+
 #: The tables of symptoms that `preflight diagnose` reads logs by, in the order in which they are asked.
 SYMPTOMS = tuple(
     f"data/symptoms/{name}.toml"

@@ -10,10 +10,7 @@ from preflight.lazy.dataclasses import dataclass
 from preflight.recording import Facts, Fleet
 from preflight_checks.demands import Endpoint, stand_ins
 from preflight_checks.exhibits.telling import many
-from preflight_checks.servers.server_layout import is_ps, layout, shares
-from preflight_checks.smoke.server_load import loads_of
-from preflight_checks.smoke.server_processes import SERVER, processes
-from preflight_checks.smoke.server_run import server_run_of
+from preflight_checks.servers.server_layout import SERVER, is_ps, layout, shares
 from reference_trainer.ps.sharding import overloaded
 
 #: Where those stand whose address is that of no node, or of several.
@@ -57,6 +54,9 @@ def _parts(job: Job, fleet: Fleet, facts: Facts) -> tuple[Sequence[_Part], str]:
     """Servers first, and who says it: the endpoints as the nodes know them, or what a training run would start."""
     if not is_ps(job) or not fleet.nodes:
         return (), ""
+    # What is about the training run takes long to import, here and below; most jobs have no servers.
+    from preflight_checks.smoke.server_processes import processes
+
     found = layout(job, fleet, facts)
     if found.servers and not stand_ins(fleet):
 
@@ -76,6 +76,8 @@ def _held(job: Job, facts: Facts, servers: int) -> tuple[Sequence[int], str]:
     if expected is not None:
         kept = f", with {many(expected.slots, 'further value')} of the optimizer for each" if expected.slots else ""
         return expected.held, f"what a server will hold, by the sizes in the files{kept}"
+    from preflight_checks.smoke.server_run import server_run_of
+
     told = {report.index: report.dense_bytes + report.table_bytes for _, report in server_run_of(job, facts).servers}
     if set(told) != set(range(servers)) or not any(told.values()):
         return (), ""
@@ -85,7 +87,7 @@ def _held(job: Job, facts: Facts, servers: int) -> tuple[Sequence[int], str]:
 def holdings(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Bars]:
     """A bar for each server: the bytes that it will hold, as the job deals its parameters, or held in the run."""
     servers = [part for part in _parts(job, fleet, facts)[0] if part.kind == SERVER]
-    held, said = _held(job, facts, len(servers))
+    held, said = _held(job, facts, len(servers)) if servers else ((), "")
     if not held:
         return
     heavy = overloaded(held)
@@ -103,6 +105,9 @@ def traffic(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Bars]:
     """A bar for each server of the training run: the bytes that it took in and gave out."""
     if not is_ps(job):
         return
+    from preflight_checks.smoke.server_load import loads_of
+    from preflight_checks.smoke.server_run import server_run_of
+
     run = server_run_of(job, facts)
     loads = loads_of(run) if run.complete else ()
     bars = tuple(

@@ -14,6 +14,8 @@ from preflight_checks.majority import split
 from preflight_checks.probes.server_place import HostHere, ServerPlace, server_place
 from reference_trainer.ps.sharding import FLOAT_BYTES, LEAST_BLOCK, OPTIMIZER_SLOTS, bytes_held, product
 
+#: Kinds of processes of a parameter-server run.
+SERVER, WORKER = "server", "worker"
 _VARIABLES = {"server": "PADDLE_PSERVERS_IP_PORT_LIST", "trainer": "PADDLE_TRAINER_ENDPOINTS"}
 
 

@@ -14,9 +14,9 @@ from preflight.request import Request, probe_name
 from preflight_checks.demands import scopes
 from preflight_checks.probes.environment import environment
 from preflight_checks.probes.server_place import server_place
-from preflight_checks.servers.server_layout import dealing, is_ps
+from preflight_checks.servers.server_layout import SERVER, WORKER, dealing, is_ps
 from preflight_checks.smoke.drilled import with_drill
-from preflight_checks.smoke.server_processes import SERVER, WORKER, Process, processes
+from preflight_checks.smoke.server_processes import Process, processes
 from preflight_checks.smoke.smoke_plan import DEADLINE_S
 from preflight_checks.smoke.smoke_plan import READS as READS_OF_RANKS
 from preflight_checks.smoke.smoke_size import gpus_on

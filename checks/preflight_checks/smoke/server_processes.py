@@ -19,9 +19,8 @@ from preflight_checks.context.surroundings import bare, set_by_job
 from preflight_checks.demands import deciding, known_int, known_text, named, names_value, one_machine, scopes
 from preflight_checks.links.dialling import address_of
 from preflight_checks.network.local_ports import free_on
-from preflight_checks.servers.server_layout import layout
+from preflight_checks.servers.server_layout import SERVER, WORKER, layout
 
-SERVER, WORKER = "server", "worker"
 #: What Paddle calls the two; whatever else a process is told stays as it is spelled.
 ROLES = {"PSERVER": SERVER, "TRAINER": WORKER}
 #: Where servers listen when nothing says it: the port of the examples in Paddle's documentation.
