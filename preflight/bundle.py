@@ -15,6 +15,7 @@ import marshal
 import sys
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType
 from typing import TYPE_CHECKING
@@ -175,9 +176,37 @@ def sources_of(shipped: Sequence[str]) -> tuple[dict[str, str], set[str]]:
 
 def _compiled(modules: Mapping[str, str], packages: Collection[str]) -> Iterator[tuple[str, CodeType]]:
     """What this Python makes of the modules, under the names that they have on nodes."""
+    folders = {package: _folder(package) for package in packages}
     for name, source in sorted(modules.items()):
+        named = filename(name, name in packages)
+        known = _known_code(name, source, folders.get(name.rpartition(".")[0]))
         with contextlib.suppress(SyntaxError, ValueError):  # A plugin's; whoever imports it will say so.
-            yield name, compile(source, filename(name, name in packages), "exec", dont_inherit=True)
+            yield (
+                name,
+                _renamed(known, named) if known is not None else compile(source, named, "exec", dont_inherit=True),
+            )
+
+
+def _known_code(name: str, source: str, folder: Path | None) -> CodeType | None:
+    """The code of a module in `folder`, which Python mostly keeps beside it: to compile all takes longer than the rest.
+
+    None where it is not found, or is that of another text.
+    """
+    if folder is None:
+        return None
+    path = folder / f"{name.rpartition('.')[2]}.py"
+    loader = SourceFileLoader(name, str(path))
+    try:
+        code = loader.get_code(name)
+        return code if path.read_text(encoding="utf-8") == source else None
+    except (OSError, SyntaxError, ValueError, ImportError):
+        return None
+
+
+def _renamed(code: CodeType, filename: str) -> CodeType:
+    """The same code, and all that is in it, from a file of another name."""
+    inner = tuple(_renamed(one, filename) if isinstance(one, CodeType) else one for one in code.co_consts)
+    return code.replace(co_filename=filename, co_consts=inner)
 
 
 def _add_parents(name: str, modules: dict[str, str], packages: set[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import marshal
 import subprocess
 import sys
 import zlib
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from preflight.bundle import LARGEST_BYTES, BundleError, further, node_bundle
+from preflight.bundle import LARGEST_BYTES, BundleError, further, node_bundle, packed
 from preflight.cache import Cache
 from preflight.node import bootstrap
 
@@ -28,6 +29,13 @@ def content(*, trainer: bool = True) -> dict[str, dict[str, str]]:
     assert sorted(sources) == document["modules"]
     assert part(document["packed"]["preflight.node.bootstrap"]) == sources["preflight.node.bootstrap"]
     return {**document, "modules": sources}
+
+
+def compiled(data: bytes) -> dict[str, bytes]:
+    """The code in a bundle, by module."""
+    end = 4 + int.from_bytes(data[:4], "big")
+    places: dict[str, list[int]] = json.loads(data[4:end])["compiled"]
+    return {name: zlib.decompress(data[end + first : end + last]) for name, (first, last) in places.items()}
 
 
 def test_it_holds_what_runs_on_nodes_and_nothing_of_the_head() -> None:
@@ -73,6 +81,20 @@ def test_another_process_builds_the_same_bytes() -> None:
     code = "import sys; from preflight.bundle import node_bundle; sys.stdout.buffer.write(node_bundle())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=30)
     assert done.stdout == node_bundle()
+
+
+def test_code_that_python_kept_is_what_it_makes_of_the_sources() -> None:
+    made = compiled(node_bundle())
+    for name, source in content()["modules"].items():
+        named = bootstrap.filename(name, name in content()["packages"])
+        assert made[name] == marshal.dumps(compile(source, named, "exec", dont_inherit=True), 2), name
+
+
+def test_code_is_that_of_the_text_whatever_lies_under_its_name() -> None:
+    modules = {"preflight": "", "preflight.redact": "X = 1\n", bootstrap.__name__: Path(bootstrap.__file__).read_text()}
+    made = compiled(packed(modules, ["preflight"]))
+    named = bootstrap.filename("preflight.redact", False)
+    assert made["preflight.redact"] == marshal.dumps(compile("X = 1\n", named, "exec", dont_inherit=True), 2)
 
 
 def test_modules_of_a_plugin_come_with_the_packages_they_stand_in() -> None:
