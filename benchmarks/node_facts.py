@@ -80,7 +80,7 @@ def compare(cluster: Cluster, count: int, folder: Path, jobs: Path, peers: Path,
     job = write_job(jobs)
     job.write_text(job.read_text().replace("--nnodes=4", f"--nnodes={count}"))
     setup = [str(peers / "ansible"), "all", "-i", str(inventory), "-m", "setup"]
-    check = [sys.executable, "-m", "preflight", "check", str(job), "--hosts", f"{names[0]},{','.join(names[1:])}"]
+    check = [str(Path(sys.executable).with_name("preflight")), "check", str(job), "--hosts", ",".join(names)]
     check += ["--until", "node", "--save", str(jobs / "saved.json"), "--node-deadline", "60", "--open-deadline", "30"]
     contestants: dict[str, tuple[dict[str, str], list[str], Callable[[str], int]]] = {
         "ansible -m setup": ({"ANSIBLE_SSH_CONTROL_PATH_DIR": f"{sockets}/plain"}, setup, _of_ansible),
