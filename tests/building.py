@@ -190,4 +190,6 @@ def executor_more(monkeypatch: pytest.MonkeyPatch, executor: Executor) -> None:
     loaded = catalog.load(catalog.EXECUTORS)
     more = replace(loaded, items=(executor, *loaded.items))
     real = catalog.load
-    monkeypatch.setattr(catalog, "load", lambda group: more if group == catalog.EXECUTORS else real(group))
+    monkeypatch.setattr(
+        catalog, "load", lambda group, *rest: more if group == catalog.EXECUTORS else real(group, *rest)
+    )
