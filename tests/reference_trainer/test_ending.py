@@ -1,0 +1,44 @@
+"""How a rank that a launcher started ends, whatever its threads are at."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+#: The program with nine threads that watch without a pause, so that some are inside of torch at any moment.
+WATCHED = """
+import runpy, threading
+import reference_trainer.watch as watch
+
+watch.LOOK_S = 0.0
+start = watch.Watch.start
+
+def nine_times(self):
+    start(self)
+    for _ in range(8):
+        threading.Thread(target=self._run, daemon=True).start()
+
+watch.Watch.start = nine_times
+runpy.run_module("reference_trainer", run_name="__main__")
+"""
+
+
+def test_threads_inside_of_torch_do_not_abort_a_rank_that_is_through() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WATCHED],
+        env={**os.environ, "RANK": "0", "WORLD_SIZE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=150,
+    )
+    assert (done.returncode, done.stderr.count("terminate called")) == (0, 0), done.stderr
+    assert "preflight smoke: GO: 1 rank on 1 host" in done.stdout
+
+
+def test_one_that_nothing_launched_says_so() -> None:
+    environment = {key: value for key, value in os.environ.items() if key in ("PATH", "PYTHONPATH", "HOME")}
+    done = subprocess.run(
+        [sys.executable, "-m", "reference_trainer"], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1 and "preflight smoke: NO-GO: " in done.stdout
