@@ -100,7 +100,8 @@ class _Writer:
                 schema=arguments,
                 fields=[field.name for field in fields],
                 post_init=hasattr(kind, "__post_init__"),
-                slots="__slots__" in vars(kind),
+                # Those of a parent as well, which no `__dict__` of an instance would fill.
+                slots=hasattr(kind, "__slots__"),
                 config={"title": kind.__name__, **self._settings},
             )
         return {"type": "definition-ref", "schema_ref": ref}
